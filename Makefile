@@ -1,0 +1,91 @@
+# Everything is built under $(BUILD); `./configure` has written build/config.mk with what it found.
+# A sanitized tree stands beside the plain one:  make BUILD=build/asan SANITIZER=address ...
+
+ifeq (,$(wildcard build/config.mk))
+$(error build/config.mk is missing: run ./configure first)
+endif
+include build/config.mk
+
+BUILD     ?= build
+SANITIZER ?=
+
+# --- flags -------------------------------------------------------------------------------------
+
+WARN      := -Wall -Wextra -Werror -Wshadow -Wvla -Wstrict-prototypes -Wmissing-prototypes
+OPT       ?= -O2
+comma     := ,
+SAN_FLAGS := $(if $(filter address,$(SANITIZER)),-fsanitize=address$(comma)undefined -fno-sanitize-recover=all -fno-omit-frame-pointer) \
+             $(if $(filter thread,$(SANITIZER)),-fsanitize=thread)
+PD_CFLAGS  = -std=c11 -D_GNU_SOURCE $(OPT) -g $(WARN) -I. -I$(BUILD) $(DEP_CFLAGS) $(SAN_FLAGS) $(CFLAGS)
+PD_LDFLAGS = $(SAN_FLAGS) $(LDFLAGS)
+PD_LIBS    = -lgrpc -lgpr -lprotobuf-c $(DEP_LIBS) -lpthread -ldl -lm
+
+# Kernels keep every rounding where the source has it; the file name's ending chooses the
+# instruction set, and run-time detection chooses the file.
+KERNEL_FLAGS        := -O3 -ffp-contract=off -fno-math-errno
+ISA_avx2            := -mavx2 -mfma -mf16c
+ISA_avx512          := -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq
+ISA_vnni            := $(ISA_avx512) -mavx512vnni
+ISA_bf16            := $(ISA_avx512) -mavx512bf16
+isa_of               = $(ISA_$(lastword $(subst _, ,$(basename $(notdir $1)))))
+
+# --- sources: a new .c in a room is built without a line here ------------------------------------
+
+WORKER_SRC := $(filter-out worker/main.c,$(wildcard worker/*.c worker/*/*.c))
+KERNEL_SRC := $(wildcard kernels/*.c kernels/cpu/*.c kernels/reference/*.c)
+UNIT_SRC   := $(wildcard t/unit/test_*.c)
+HELP_SRC   := $(filter-out $(UNIT_SRC),$(wildcard t/unit/*.c))
+
+WORKER_OBJ := $(WORKER_SRC:%.c=$(BUILD)/%.o) $(BUILD)/proto/pd.pb-c.o
+KERNEL_OBJ := $(KERNEL_SRC:%.c=$(BUILD)/%.o)
+HELP_OBJ   := $(HELP_SRC:%.c=$(BUILD)/%.o)
+UNIT_BIN   := $(UNIT_SRC:%.c=$(BUILD)/%)
+MAIN_OBJ   := $(BUILD)/worker/main.o
+
+.PHONY: all
+all: worker module
+
+.PHONY: worker
+worker: $(BUILD)/pd-worker
+
+$(BUILD)/pd-worker: $(MAIN_OBJ) $(WORKER_OBJ) $(KERNEL_OBJ)
+	$(CC) $(PD_LDFLAGS) -o $@ $^ $(PD_LIBS)
+
+$(BUILD)/kernels/%.o: kernels/%.c
+	@mkdir -p $(@D)
+	$(CC) $(PD_CFLAGS) $(KERNEL_FLAGS) $(call isa_of,$<) -MMD -MP -c -o $@ $<
+
+$(BUILD)/%.o: %.c | $(BUILD)/proto/pd.pb-c.h
+	@mkdir -p $(@D)
+	$(CC) $(PD_CFLAGS) -MMD -MP -c -o $@ $<
+
+# Generated code answers to its generator, not to our warnings.
+$(BUILD)/proto/pd.pb-c.o: $(BUILD)/proto/pd.pb-c.c
+	$(CC) $(PD_CFLAGS) -Wno-error -w -c -o $@ $<
+
+$(BUILD)/proto/pd.pb-c.c $(BUILD)/proto/pd.pb-c.h &: proto/pd.proto
+	@mkdir -p $(@D)
+	protoc-c --c_out=$(BUILD) $<
+
+# --- module --------------------------------------------------------------------------------------
+
+.PHONY: module
+module: $(BUILD)/proto/pd.pb-c.c
+	@BUILD='$(BUILD)' SANITIZER='$(SANITIZER)' ngx_pd_module/build.sh
+
+# --- unit tests ----------------------------------------------------------------------------------
+
+.PHONY: unit check-unit
+unit: $(UNIT_BIN)
+
+$(BUILD)/t/unit/test_%: $(BUILD)/t/unit/test_%.o $(HELP_OBJ) $(WORKER_OBJ) $(KERNEL_OBJ)
+	$(CC) $(PD_LDFLAGS) -o $@ $^ -lcmocka $(PD_LIBS)
+
+check-unit: $(UNIT_BIN)
+	@for test in $(UNIT_BIN); do echo "# $$test"; $$test || exit 1; done
+
+.PHONY: clean
+clean:
+	rm -rf $(BUILD)/worker $(BUILD)/kernels $(BUILD)/proto $(BUILD)/t $(BUILD)/nginx $(BUILD)/pd-worker
+
+-include $(WORKER_OBJ:.o=.d) $(KERNEL_OBJ:.o=.d) $(HELP_OBJ:.o=.d) $(UNIT_BIN:%=%.d) $(MAIN_OBJ:.o=.d)

@@ -1,0 +1,164 @@
+/* The engine: one thread that owns every sequence, the KV blocks and the device.
+ *
+ * Requests come in through a mailbox, results go out through callbacks on the engine's thread, which
+ * must not block. The engine knows requests, not sockets: an attempt is named by numbers that only the
+ * link room can interpret. */
+#ifndef PD_ENGINE_H
+#define PD_ENGINE_H
+
+#include "worker/kvx/kvx.h"
+#include "worker/model/model.h"
+#include "worker/text/stream.h"
+
+struct pd_attempt {
+    uint64_t attach; /* the Attach stream, never reused in this process */
+    uint64_t request;
+    uint32_t attempt;
+};
+
+enum pd_route { PD_ROUTE_DIRECT, PD_ROUTE_PREFILL, PD_ROUTE_DECODE };
+
+enum { PD_STOP_STRINGS_MAX = 16, PD_STOP_TOKENS_MAX = 64 };
+
+struct pd_sampling {
+    float temperature, top_p, min_p, presence, frequency, repetition;
+    int32_t top_k;
+    uint64_t seed;
+    uint32_t max_tokens; /* > 0 and prompt + max_tokens <= max_model_len once admitted; 0: as many as fit */
+    uint32_t min_tokens;
+    bool ignore_eos, include_stop;
+    int logprobs; /* 0: none; else 1 + alternatives */
+    int32_t stop_tokens[PD_STOP_TOKENS_MAX];
+    int stop_token_count;
+    struct { int32_t token; float bias; } *bias; /* malloc'ed */
+    int bias_count;
+};
+
+/* Allocated by the sender with pd_request_create; owned by the engine once submitted. */
+struct pd_request {
+    struct pd_attempt id;
+    enum pd_route route;
+    struct pd_tokens prompt;    /* empty on DECODE */
+    struct pd_tokens generated; /* ids sampled by earlier attempts */
+    struct pd_sampling sampling;
+    struct pd_text_stream *stream; /* made by the sender; the engine replays `generated` over it */
+    struct pd_ticket ticket;       /* DECODE */
+    uint64_t arrived_ns, deadline_ns; /* pd_clock_ns; deadline 0: none */
+    char request_id[65], tenant[129];
+};
+
+struct pd_request *pd_request_create(void);
+void pd_request_free(struct pd_request *request);
+
+/* ---- what the engine says ------------------------------------------------------------------------ */
+
+struct pd_placed {
+    struct pd_attempt id;
+    uint32_t prompt_tokens, cached_tokens;
+    bool has_ticket;
+    struct pd_ticket ticket;
+    uint64_t queued_ahead_tokens;
+};
+
+struct pd_token_logprob {
+    int32_t token;
+    float logprob;
+};
+
+struct pd_timing { /* microseconds; as in proto Timing */
+    uint64_t queue_us, prefill_us, decode_us;
+    struct pd_kvx_stats kv;
+    uint64_t kv_exposed_us;
+    uint32_t preemptions;
+};
+
+/* One sequence's share of one step. Pointers are valid during the callback. */
+struct pd_output {
+    struct pd_attempt id;
+    uint32_t position;
+    const int32_t *tokens;
+    size_t token_count;
+    const char *text;
+    size_t text_length;
+    const struct pd_token_logprob *logprobs; /* token_count rows of 1 + alternatives */
+    int logprob_stride;                      /* 0: none */
+    bool finished;
+    int finish; /* proto FinishReason; FINISH_NONE: handed over to decode */
+    uint32_t prompt_tokens, cached_tokens, completion_tokens;
+    char stop_matched[65];
+    struct pd_timing timing;
+};
+
+struct pd_failure {
+    struct pd_attempt id;
+    int code; /* proto Failed.Code */
+    const char *message;
+    const char *param; /* "" if none */
+    uint32_t retry_after_ms, prompt_tokens;
+};
+
+struct pd_load {
+    uint64_t steps;
+    uint32_t step_us;
+    uint64_t prefill_queued_tokens;
+    uint32_t prefill_us_per_token_x1000;
+    uint32_t running, waiting;
+    uint64_t kv_total, kv_free, kv_reserved;
+    uint64_t tokens_prefilled, tokens_decoded, requests, preemptions, evictions, cache_hit_tokens;
+    bool draining;
+};
+
+struct pd_engine_events {
+    void *context;
+    void (*placed)(void *context, const struct pd_placed *placed);
+    /* Everything one step produced, all attaches mixed; `count` may be 0 (an idle tick). */
+    void (*step)(void *context, uint64_t step, const struct pd_output *outputs, size_t count);
+    void (*failed)(void *context, const struct pd_failure *failure);
+};
+
+enum pd_role { PD_ROLE_PREFILL, PD_ROLE_DECODE, PD_ROLE_MIXED };
+
+struct pd_engine_options {
+    enum pd_role role;
+    const char *instance, *kv_address; /* go into tickets */
+    uint64_t boot;
+    int max_model_len, max_tokens, max_seqs, block_size;
+    int64_t kv_blocks;
+    bool prefix_caching;
+    int max_waiting; /* admitted and not running; over it: CAPACITY */
+    struct pd_engine_events events;
+};
+
+struct pd_engine;
+
+/* Makes the engine and its mailbox; nothing runs yet. The model, device and pool are borrowed. */
+int pd_engine_create(const struct pd_engine_options *options, struct pd_model *model,
+                     const struct pd_model_config *config, struct pd_device *device,
+                     struct pd_engine **engine, struct pd_error *error);
+
+/* The engine's half of the kvx callbacks, to be given to pd_kvx_create; then pd_engine_start. */
+void pd_engine_kvx_callbacks(struct pd_engine *engine, struct pd_kvx_callbacks *callbacks);
+
+/* `kvx` may be NULL for a worker that only goes direct. Starts the thread. */
+int pd_engine_start(struct pd_engine *engine, struct pd_kvx *kvx, struct pd_error *error);
+
+/* Any thread. On failure the request stays the caller's: PD_FULL at the mailbox's limit. */
+int pd_engine_submit(struct pd_engine *engine, struct pd_request *request);
+/* Unknown attempts are ignored. */
+void pd_engine_cancel(struct pd_engine *engine, struct pd_attempt id);
+/* The Attach stream is gone: ends all of its attempts, unclaimed tickets included. */
+void pd_engine_forget(struct pd_engine *engine, uint64_t attach);
+/* New requests are refused with DRAINING; running ones go on. */
+void pd_engine_drain(struct pd_engine *engine);
+/* Whether nothing is admitted, in transfer or offered. Any thread. */
+bool pd_engine_idle(const struct pd_engine *engine);
+
+/* A snapshot, never older than one step. Any thread, does not wait for the engine. */
+void pd_engine_load(const struct pd_engine *engine, struct pd_load *load);
+
+/* Ends everything with CANCELLED failures, joins the thread, frees it. kvx must still live: its releases
+ * are awaited. */
+void pd_engine_stop(struct pd_engine *engine);
+void pd_engine_destroy(struct pd_engine *engine);
+
+#endif

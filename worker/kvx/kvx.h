@@ -1,0 +1,166 @@
+/* KV hand-off: the reader pulls. See README.md for the protocol and why each fence holds.
+ *
+ * One pd_kvx per process holds both ends: tickets that this worker offers (source) and fetches of
+ * other workers' tickets (reader). One thread of its own owns all of that state, moves the data
+ * (tcp, shm) and runs the protocol; every function below only posts to its mailbox and returns, and every
+ * callback runs on that thread and must not block.
+ *
+ *        engine ──offer/ready/complete/revoke──▶ ┌─────┐ ──released──▶ engine           (source)
+ *        engine ──fetch/want/cancel───────────▶ │ kvx │ ──claimed/landed/complete/closed──▶ (reader)
+ *        link   ──bytes of control messages───▶ └─────┘ ──bytes to send, open, close──▶ link
+ *
+ * The control messages are proto/pd.proto's KvToSource and KvFromSource; the link room carries them
+ * as bytes. */
+#ifndef PD_KVX_H
+#define PD_KVX_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/kernels.h"
+#include "worker/base/error.h"
+#include "worker/model/model.h"
+
+enum { PD_KVX_SECRET = 16 };
+
+struct pd_kvx;
+
+struct pd_ticket {
+    char instance[129];
+    char address[257]; /* host:port of the source's Kv service */
+    uint64_t boot, epoch, generation;
+    uint32_t tokens, block_size;
+    struct pd_fingerprint fingerprint;
+    uint8_t secret[PD_KVX_SECRET];
+};
+
+/* What one fetch cost. Microseconds. */
+struct pd_kvx_stats {
+    uint64_t bytes;
+    uint32_t chunks;
+    uint64_t wait_us;    /* next chunk not ready on the source */
+    uint64_t wire_us;    /* reads outstanding */
+    uint64_t exposed_us; /* from hearing of the source's first token to the last byte landed */
+    char transport[8];
+};
+
+struct pd_kvx_callbacks {
+    void *engine; /* first argument of the engine's callbacks */
+
+    /* Source. Nobody reads the ticket's blocks any more and nobody can: free them. Once per offer. */
+    void (*released)(void *engine, uint64_t generation);
+
+    /* Reader. The source accepted the claim: `prompt` (borrowed for the call) is what the ticket
+     * covers. The engine answers with pd_kvx_fetch_want. */
+    void (*claimed)(void *engine, uint64_t fetch, const uint32_t *prompt, size_t count);
+    /* The whole prompt's KV is in place; first_token and finish (FinishReason) are the source's. Last callback
+     * of a fetch that went well; the source has been told to release. */
+    void (*complete)(void *engine, uint64_t fetch, uint32_t first_token, int finish,
+                     uint32_t source_cached, const struct pd_kvx_stats *stats);
+    /* The source has sampled (may come before the last bytes have landed). */
+    void (*sampled)(void *engine, uint64_t fetch, uint32_t first_token, int finish);
+    /* The fetch is over without success: every read has ended, the destination blocks are the
+     * engine's again. `why` is for people. Last callback of a fetch that failed or was cancelled. */
+    void (*closed)(void *engine, uint64_t fetch, bool cancelled, const char *why);
+
+    void *link; /* first argument of the link's callbacks */
+
+    /* Reader: open a control stream to `address` and report pd_kvx_link_up or _down with this id. */
+    void (*open_link)(void *link, uint64_t id, const char *address);
+    void (*close_link)(void *link, uint64_t id);
+    /* Either direction; `bytes` is malloc'ed and becomes the link's. */
+    void (*send)(void *link, uint64_t id, uint8_t *bytes, size_t length);
+};
+
+struct pd_kvx_options {
+    const char *instance;
+    uint64_t boot;
+    struct pd_fingerprint fingerprint;
+    struct pd_kv_pool pool;   /* shape; the buffer is reached through `memory` */
+    struct pd_export memory;  /* fd stays the caller's; kvx maps it itself */
+    const char *transport;    /* "auto", "shm", "tcp" */
+    const char *bind_host;    /* tcp data listener and what peers connect to */
+    uint32_t max_model_len;
+    uint32_t claim_timeout_ms; /* an offer nobody claimed is withdrawn after this; 0: 60 s */
+    uint32_t silence_ms;       /* a link without a message for so long is torn down; 0: 5 s */
+    struct pd_kvx_callbacks callbacks;
+};
+
+/* Starts the thread. Reserves the generation words behind the pool in the exported memory if there is
+ * room (pd_kvx_pool_bytes says how much to reserve). */
+int pd_kvx_create(const struct pd_kvx_options *options, struct pd_kvx **kvx, struct pd_error *error);
+
+/* Tears down all links, waits for all reads, calls what is owed, ends the thread. */
+void pd_kvx_destroy(struct pd_kvx *kvx);
+
+/* Bytes of the exported reservation for this pool: the pool, padded to pages, and one 64-bit generation
+ * word per block. */
+size_t pd_kvx_pool_bytes(const struct pd_kv_pool *pool);
+
+/* ---- source: called by the engine --------------------------------------------------------------- */
+
+struct pd_kvx_offer {
+    uint64_t generation; /* never reused within a boot */
+    const int32_t *blocks; /* copied; the prompt's, in order */
+    size_t block_count;
+    const int32_t *prompt; /* copied */
+    uint32_t tokens;
+    uint64_t owner; /* attach stream it came by: see pd_kvx_forget_owner */
+    uint8_t secret[PD_KVX_SECRET];
+};
+
+int pd_kvx_offer(struct pd_kvx *kvx, const struct pd_kvx_offer *offer);
+/* KV of the first `tokens` tokens is in the pool (cumulative). */
+void pd_kvx_ready(struct pd_kvx *kvx, uint64_t generation, uint32_t tokens);
+/* All of it is, and this is the sampled token. finish as in proto FinishReason. */
+void pd_kvx_complete(struct pd_kvx *kvx, uint64_t generation, uint32_t first_token, int finish,
+                     uint32_t cached);
+/* The source gives up (cancel, failure): an unclaimed ticket is released at once, a claimed one when its
+ * reader has released it or its link has been destroyed. */
+void pd_kvx_revoke(struct pd_kvx *kvx, uint64_t generation, const char *why);
+/* The Attach stream is lost: revokes the unclaimed offers that came by it. */
+void pd_kvx_forget_owner(struct pd_kvx *kvx, uint64_t owner);
+
+/* Called by the engine before it writes again to blocks that may ever have been offered: bumps their
+ * generation words at once, on the caller's thread, so that a reader on this host that is still copying
+ * finds out (rule 15). Cheap: one atomic add per block. */
+void pd_kvx_recycled(struct pd_kvx *kvx, const int32_t *blocks, size_t count);
+
+/* ---- reader: called by the engine --------------------------------------------------------------- */
+
+/* Claims a ticket. `fetch` is the engine's id, not reused within a boot. Answers by `claimed` or `closed`. */
+int pd_kvx_fetch(struct pd_kvx *kvx, uint64_t fetch, const struct pd_ticket *ticket);
+/* After `claimed`: read tokens from block number `from_block` of the prompt on (those before it are
+ * held already) into `blocks` (copied; one per block of the prompt, the first `from_block` ignored).
+ * from_block == all blocks: nothing to read, only the first token is waited for. */
+void pd_kvx_fetch_want(struct pd_kvx *kvx, uint64_t fetch, size_t from_block, const int32_t *blocks,
+                       size_t block_count);
+/* Ends in `closed`, unless `complete` was already on its way. */
+void pd_kvx_fetch_cancel(struct pd_kvx *kvx, uint64_t fetch);
+
+/* ---- control streams: called by the link room --------------------------------------------------- */
+
+/* Reader side: the stream asked for by open_link. */
+void pd_kvx_link_up(struct pd_kvx *kvx, uint64_t id);
+void pd_kvx_link_down(struct pd_kvx *kvx, uint64_t id, const char *why);
+/* Source side: a reader has opened a stream; ids of both directions come from one counter. */
+uint64_t pd_kvx_next_link_id(struct pd_kvx *kvx);
+void pd_kvx_reader_up(struct pd_kvx *kvx, uint64_t id, const char *peer);
+/* A message on either kind of stream; `bytes` is copied. */
+void pd_kvx_receive(struct pd_kvx *kvx, uint64_t id, const uint8_t *bytes, size_t length);
+
+/* ---- for reports -------------------------------------------------------------------------------- */
+
+struct pd_kvx_link_state {
+    char peer[129];
+    bool up;
+    char transport[8];
+    char why[128];
+    uint64_t bytes, transfers, failures;
+};
+
+/* Copies at most `capacity` states of reader-side links; returns how many. Any thread. */
+size_t pd_kvx_links(struct pd_kvx *kvx, struct pd_kvx_link_state *states, size_t capacity);
+
+#endif
