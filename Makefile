@@ -41,6 +41,7 @@ KERNEL_OBJ := $(KERNEL_SRC:%.c=$(BUILD)/%.o)
 HELP_OBJ   := $(HELP_SRC:%.c=$(BUILD)/%.o)
 UNIT_BIN   := $(UNIT_SRC:%.c=$(BUILD)/%)
 MAIN_OBJ   := $(BUILD)/worker/main.o
+ROOM_LIBS  := $(BUILD)/libpdworker.a $(BUILD)/libpdkernels.a
 
 .PHONY: all
 all: worker module
@@ -48,8 +49,16 @@ all: worker module
 .PHONY: worker
 worker: $(BUILD)/pd-worker
 
-$(BUILD)/pd-worker: $(MAIN_OBJ) $(WORKER_OBJ) $(KERNEL_OBJ)
+$(BUILD)/pd-worker: $(MAIN_OBJ) $(ROOM_LIBS)
 	$(CC) $(PD_LDFLAGS) -o $@ $^ $(PD_LIBS)
+
+$(BUILD)/libpdworker.a: $(WORKER_OBJ)
+	@rm -f $@
+	$(AR) rcs $@ $^
+
+$(BUILD)/libpdkernels.a: $(KERNEL_OBJ)
+	@rm -f $@
+	$(AR) rcs $@ $^
 
 $(BUILD)/kernels/%.o: kernels/%.c
 	@mkdir -p $(@D)
@@ -75,10 +84,11 @@ module: $(BUILD)/proto/pd.pb-c.c
 
 # --- unit tests ----------------------------------------------------------------------------------
 
+.SECONDARY:
 .PHONY: unit check-unit
 unit: $(UNIT_BIN)
 
-$(BUILD)/t/unit/test_%: $(BUILD)/t/unit/test_%.o $(HELP_OBJ) $(WORKER_OBJ) $(KERNEL_OBJ)
+$(BUILD)/t/unit/test_%: $(BUILD)/t/unit/test_%.o $(HELP_OBJ) $(ROOM_LIBS)
 	$(CC) $(PD_LDFLAGS) -o $@ $^ -lcmocka $(PD_LIBS)
 
 check-unit: $(UNIT_BIN)
@@ -86,6 +96,6 @@ check-unit: $(UNIT_BIN)
 
 .PHONY: clean
 clean:
-	rm -rf $(BUILD)/worker $(BUILD)/kernels $(BUILD)/proto $(BUILD)/t $(BUILD)/nginx $(BUILD)/pd-worker
+	rm -rf $(BUILD)/worker $(BUILD)/kernels $(BUILD)/proto $(BUILD)/t $(BUILD)/nginx $(BUILD)/pd-worker $(BUILD)/*.a
 
 -include $(WORKER_OBJ:.o=.d) $(KERNEL_OBJ:.o=.d) $(HELP_OBJ:.o=.d) $(UNIT_BIN:%=%.d) $(MAIN_OBJ:.o=.d)
