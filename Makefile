@@ -82,6 +82,15 @@ $(BUILD)/proto/pd.pb-c.c $(BUILD)/proto/pd.pb-c.h &: proto/pd.proto
 module: $(BUILD)/proto/pd.pb-c.c
 	@BUILD='$(BUILD)' SANITIZER='$(SANITIZER)' ngx_pd_module/build.sh
 
+# --- what the tests need beside the build ---------------------------------------------------------
+
+.PHONY: venv model
+venv:
+	@t/venv
+
+model:
+	@t/fetch-model
+
 # --- unit tests ----------------------------------------------------------------------------------
 
 .SECONDARY:
