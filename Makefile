@@ -82,6 +82,26 @@ $(BUILD)/proto/pd.pb-c.c $(BUILD)/proto/pd.pb-c.h &: proto/pd.proto
 module: $(BUILD)/proto/pd.pb-c.c
 	@BUILD='$(BUILD)' SANITIZER='$(SANITIZER)' ngx_pd_module/build.sh
 
+# --- install, packages, demo -----------------------------------------------------------------------
+
+MODULES_DIR ?= $(PREFIX)/lib/nginx/modules
+
+.PHONY: install deb demo demo-stop
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(MODULES_DIR) $(DESTDIR)$(PREFIX)/share/ngx_pd
+	install -m 755 $(BUILD)/pd-worker $(DESTDIR)$(PREFIX)/bin/
+	install -m 644 $(BUILD)/ngx_http_pd_module.so $(DESTDIR)$(MODULES_DIR)/
+	install -m 644 conf/ngx_pd.conf $(DESTDIR)$(PREFIX)/share/ngx_pd/
+
+deb:
+	@packaging/build-deb
+
+demo: all model
+	@t/demo
+
+demo-stop:
+	@t/demo stop
+
 # --- what the tests need beside the build ---------------------------------------------------------
 
 .PHONY: venv model
