@@ -72,9 +72,12 @@ $(BUILD)/%.o: %.c | $(BUILD)/proto/pd.pb-c.h
 $(BUILD)/proto/pd.pb-c.o: $(BUILD)/proto/pd.pb-c.c
 	$(CC) $(PD_CFLAGS) -Wno-error -w -c -o $@ $<
 
+# Messages only: both sides name a service's methods to gRPC themselves, and protobuf-c makes of a
+# method called Register an identifier that C keeps for itself.
 $(BUILD)/proto/pd.pb-c.c $(BUILD)/proto/pd.pb-c.h &: proto/pd.proto
 	@mkdir -p $(@D)
-	protoc-c --c_out=$(BUILD) $<
+	sed '/^service /,/^}/d' $< > $(BUILD)/proto/pd.proto
+	protoc-c -I $(BUILD) --c_out=$(BUILD) $(BUILD)/proto/pd.proto
 
 # --- module --------------------------------------------------------------------------------------
 
