@@ -1,0 +1,565 @@
+
+/*
+ * The pd_cluster block.
+ *
+ *     pd_cluster chat {
+ *         worker 10.0.0.11:9000 role=prefill zone=rack1;
+ *         worker 10.0.0.21:9000 role=decode  zone=rack1;
+ *         register on token=secret;
+ *         queue 1024 timeout=30s;
+ *         direct_threshold 256;
+ *     }
+ *
+ * Core's "upstream" knows neither roles nor empty pools.  The block is read by
+ * a module of a type of its own, so that nginx's parser does all the rest:
+ * include, unknown directives, numbers of arguments, line numbers.
+ */
+
+
+#include "ngx_http_pd_cluster.h"
+
+
+#define NGX_HTTP_PD_CLUSTER_MODULE    0x55434450    /* "PDCU" */
+#define NGX_HTTP_PD_CLUSTER_CONF      0x02000000
+
+#define NGX_HTTP_PD_QUEUE             1024
+#define NGX_HTTP_PD_QUEUE_TIMEOUT     30000
+
+
+static char *ngx_http_pd_cluster_worker(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+static char *ngx_http_pd_cluster_worker_param(ngx_conf_t *cf,
+    ngx_http_pd_worker_conf_t *worker, ngx_str_t *value);
+static char *ngx_http_pd_cluster_register(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+static char *ngx_http_pd_cluster_queue(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+static char *ngx_http_pd_cluster_direct(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+
+
+static ngx_command_t  ngx_http_pd_cluster_commands[] = {
+
+    { ngx_string("worker"),
+      NGX_HTTP_PD_CLUSTER_CONF|NGX_CONF_1MORE,
+      ngx_http_pd_cluster_worker,
+      0,
+      0,
+      NULL },
+
+    { ngx_string("register"),
+      NGX_HTTP_PD_CLUSTER_CONF|NGX_CONF_TAKE12,
+      ngx_http_pd_cluster_register,
+      0,
+      0,
+      NULL },
+
+    { ngx_string("queue"),
+      NGX_HTTP_PD_CLUSTER_CONF|NGX_CONF_TAKE12,
+      ngx_http_pd_cluster_queue,
+      0,
+      0,
+      NULL },
+
+    { ngx_string("direct_threshold"),
+      NGX_HTTP_PD_CLUSTER_CONF|NGX_CONF_TAKE1,
+      ngx_http_pd_cluster_direct,
+      0,
+      0,
+      NULL },
+
+      ngx_null_command
+};
+
+
+ngx_module_t  ngx_http_pd_cluster_module = {
+    NGX_MODULE_V1,
+    NULL,                                  /* module context */
+    ngx_http_pd_cluster_commands,          /* module directives */
+    NGX_HTTP_PD_CLUSTER_MODULE,            /* module type */
+    NULL,                                  /* init master */
+    NULL,                                  /* init module */
+    NULL,                                  /* init process */
+    NULL,                                  /* init thread */
+    NULL,                                  /* exit thread */
+    NULL,                                  /* exit process */
+    NULL,                                  /* exit master */
+    NGX_MODULE_V1_PADDING
+};
+
+
+static ngx_conf_enum_t  ngx_http_pd_cluster_roles[] = {
+    { ngx_string("prefill"), PD__V1__ROLE__ROLE_PREFILL },
+    { ngx_string("decode"), PD__V1__ROLE__ROLE_DECODE },
+    { ngx_string("mixed"), PD__V1__ROLE__ROLE_MIXED },
+    { ngx_null_string, 0 }
+};
+
+
+char *
+ngx_http_pd_cluster_block(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    char                     *rv;
+    void                     *confs[1], *ctx[1];
+    ngx_str_t                *value;
+    ngx_conf_t                save;
+    ngx_http_pd_cluster_t    *cluster;
+
+    value = cf->args->elts;
+
+    if (value[1].len == 0 || value[1].len > NGX_HTTP_PD_NAME_MAX) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid name \"%V\" in \"pd_cluster\": "
+                           "use 1 to %d characters",
+                           &value[1], NGX_HTTP_PD_NAME_MAX);
+        return NGX_CONF_ERROR;
+    }
+
+    cluster = ngx_http_pd_cluster_mention(cf, &value[1]);
+    if (cluster == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    if (cluster->defined) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "duplicate \"pd_cluster %V\"", &value[1]);
+        return NGX_CONF_ERROR;
+    }
+
+    cluster->defined = 1;
+
+    /* gives our type's only module its ctx_index, 0 */
+
+    if (ngx_count_modules(cf->cycle, NGX_HTTP_PD_CLUSTER_MODULE) != 1) {
+        return NGX_CONF_ERROR;
+    }
+
+    confs[0] = cluster;
+    ctx[0] = confs;
+
+    save = *cf;
+    cf->ctx = ctx;
+    cf->module_type = NGX_HTTP_PD_CLUSTER_MODULE;
+    cf->cmd_type = NGX_HTTP_PD_CLUSTER_CONF;
+
+    rv = ngx_conf_parse(cf, NULL);
+
+    *cf = save;
+
+    if (rv != NGX_CONF_OK) {
+        return rv;
+    }
+
+    if (cluster->workers.nelts == 0 && cluster->registration != 1) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"pd_cluster %V\" can never have a worker: "
+                           "add a \"worker\" line or \"register on\"",
+                           &cluster->name);
+        return NGX_CONF_ERROR;
+    }
+
+    ngx_conf_init_value(cluster->registration, 0);
+    ngx_conf_init_uint_value(cluster->queue, NGX_HTTP_PD_QUEUE);
+    ngx_conf_init_msec_value(cluster->queue_timeout,
+                             NGX_HTTP_PD_QUEUE_TIMEOUT);
+    ngx_conf_init_uint_value(cluster->direct_threshold, 0);
+
+    return NGX_CONF_OK;
+}
+
+
+ngx_http_pd_cluster_t *
+ngx_http_pd_cluster_find(ngx_conf_t *cf, ngx_str_t *name)
+{
+    ngx_uint_t                 i;
+    ngx_http_pd_cluster_t    **clusters;
+    ngx_http_pd_main_conf_t   *pmcf;
+
+    pmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_pd_module);
+    clusters = pmcf->clusters.elts;
+
+    for (i = 0; i < pmcf->clusters.nelts; i++) {
+        if (clusters[i]->name.len == name->len
+            && ngx_strncmp(clusters[i]->name.data, name->data, name->len) == 0)
+        {
+            return clusters[i];
+        }
+    }
+
+    return NULL;
+}
+
+
+ngx_http_pd_cluster_t *
+ngx_http_pd_cluster_mention(ngx_conf_t *cf, ngx_str_t *name)
+{
+    ngx_http_pd_cluster_t    *cluster, **slot;
+    ngx_http_pd_main_conf_t  *pmcf;
+
+    cluster = ngx_http_pd_cluster_find(cf, name);
+    if (cluster != NULL) {
+        return cluster;
+    }
+
+    pmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_pd_module);
+
+    cluster = ngx_pcalloc(cf->pool, sizeof(ngx_http_pd_cluster_t));
+    if (cluster == NULL) {
+        return NULL;
+    }
+
+    if (ngx_array_init(&cluster->workers, cf->pool, 4,
+                       sizeof(ngx_http_pd_worker_conf_t))
+        != NGX_OK)
+    {
+        return NULL;
+    }
+
+    slot = ngx_array_push(&pmcf->clusters);
+    if (slot == NULL) {
+        return NULL;
+    }
+
+    *slot = cluster;
+
+    cluster->name = *name;
+    cluster->index = pmcf->clusters.nelts - 1;
+    cluster->main = pmcf;
+    cluster->file = cf->conf_file->file.name.data;
+    cluster->line = cf->conf_file->line;
+    cluster->registration = NGX_CONF_UNSET;
+    cluster->queue = NGX_CONF_UNSET_UINT;
+    cluster->queue_timeout = NGX_CONF_UNSET_MSEC;
+    cluster->direct_threshold = NGX_CONF_UNSET_UINT;
+
+    return cluster;
+}
+
+
+char *
+ngx_http_pd_cluster_check(ngx_conf_t *cf, ngx_http_pd_main_conf_t *pmcf)
+{
+    ngx_uint_t               i;
+    ngx_http_pd_cluster_t  **clusters;
+
+    clusters = pmcf->clusters.elts;
+
+    for (i = 0; i < pmcf->clusters.nelts; i++) {
+
+        if (!clusters[i]->defined) {
+            ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                          "unknown cluster \"%V\" in %s:%ui: "
+                          "define it with \"pd_cluster %V { ... }\"",
+                          &clusters[i]->name, clusters[i]->file,
+                          clusters[i]->line, &clusters[i]->name);
+            return NGX_CONF_ERROR;
+        }
+
+        if (pmcf->zone == NULL) {
+            ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                          "\"pd_cluster %V\" in %s:%ui has no shared memory: "
+                          "write \"pd_zone NAME:SIZE;\" in the http block",
+                          &clusters[i]->name, clusters[i]->file,
+                          clusters[i]->line);
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_pd_cluster_worker(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_pd_cluster_t  *cluster = conf;
+
+    ngx_str_t                  *value;
+    ngx_url_t                   u;
+    ngx_uint_t                  i;
+    ngx_http_pd_worker_conf_t  *worker, *others;
+
+    value = cf->args->elts;
+
+    if (value[1].len > NGX_HTTP_PD_ADDRESS_MAX) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "too long address \"%V\" in \"worker\": "
+                           "at most %d characters fit",
+                           &value[1], NGX_HTTP_PD_ADDRESS_MAX);
+        return NGX_CONF_ERROR;
+    }
+
+    others = cluster->workers.elts;
+
+    for (i = 0; i < cluster->workers.nelts; i++) {
+        if (others[i].address.len == value[1].len
+            && ngx_strncmp(others[i].address.data, value[1].data,
+                           value[1].len)
+               == 0)
+        {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "duplicate worker \"%V\" in \"pd_cluster %V\"",
+                               &value[1], &cluster->name);
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    ngx_memzero(&u, sizeof(ngx_url_t));
+    u.url = value[1];
+
+    if (ngx_parse_url(cf->pool, &u) != NGX_OK) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "%s in \"worker %V\": write HOST:PORT",
+                           u.err ? u.err : "invalid address", &value[1]);
+        return NGX_CONF_ERROR;
+    }
+
+    if (u.no_port && u.family != AF_UNIX) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "no port in \"worker %V\": write %V:9000",
+                           &value[1], &value[1]);
+        return NGX_CONF_ERROR;
+    }
+
+    worker = ngx_array_push(&cluster->workers);
+    if (worker == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    ngx_memzero(worker, sizeof(ngx_http_pd_worker_conf_t));
+
+    worker->address = value[1];
+    worker->addrs = u.addrs;
+    worker->naddrs = u.naddrs;
+    worker->weight = 1;
+
+    for (i = 2; i < cf->args->nelts; i++) {
+        if (ngx_http_pd_cluster_worker_param(cf, worker, &value[i])
+            != NGX_CONF_OK)
+        {
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_pd_cluster_worker_param(ngx_conf_t *cf,
+    ngx_http_pd_worker_conf_t *worker, ngx_str_t *value)
+{
+    ngx_int_t         n;
+    ngx_str_t         s;
+    ngx_conf_enum_t  *role;
+
+    if (ngx_strncmp(value->data, "role=", 5) == 0) {
+
+        s.data = value->data + 5;
+        s.len = value->len - 5;
+
+        for (role = ngx_http_pd_cluster_roles; role->name.len; role++) {
+            if (role->name.len == s.len
+                && ngx_strncmp(role->name.data, s.data, s.len) == 0)
+            {
+                worker->role = role->value;
+                return NGX_CONF_OK;
+            }
+        }
+
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid role \"%V\" in \"worker\": "
+                           "use prefill, decode or mixed", &s);
+        return NGX_CONF_ERROR;
+    }
+
+    if (ngx_strncmp(value->data, "zone=", 5) == 0) {
+
+        worker->zone.data = value->data + 5;
+        worker->zone.len = value->len - 5;
+
+        if (worker->zone.len == 0 || worker->zone.len > NGX_HTTP_PD_NAME_MAX) {
+            goto invalid;
+        }
+
+        return NGX_CONF_OK;
+    }
+
+    if (ngx_strncmp(value->data, "weight=", 7) == 0) {
+
+        n = ngx_atoi(value->data + 7, value->len - 7);
+
+        if (n < 1 || n > 1000) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "invalid \"%V\" in \"worker\": "
+                               "use weight=1 to weight=1000", value);
+            return NGX_CONF_ERROR;
+        }
+
+        worker->weight = n;
+        return NGX_CONF_OK;
+    }
+
+    if (ngx_strncmp(value->data, "max_streams=", 12) == 0) {
+
+        n = ngx_atoi(value->data + 12, value->len - 12);
+
+        if (n < 1 || n > 65535) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "invalid \"%V\" in \"worker\": "
+                               "use max_streams=1 to max_streams=65535",
+                               value);
+            return NGX_CONF_ERROR;
+        }
+
+        worker->max_streams = n;
+        return NGX_CONF_OK;
+    }
+
+    if (value->len == 4 && ngx_strncmp(value->data, "down", 4) == 0) {
+        worker->down = 1;
+        return NGX_CONF_OK;
+    }
+
+    if (value->len == 6 && ngx_strncmp(value->data, "backup", 6) == 0) {
+        worker->backup = 1;
+        return NGX_CONF_OK;
+    }
+
+invalid:
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "invalid parameter \"%V\" in \"worker\": use role=, "
+                       "zone=, weight=, max_streams=, down or backup", value);
+    return NGX_CONF_ERROR;
+}
+
+
+static char *
+ngx_http_pd_cluster_register(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_pd_cluster_t  *cluster = conf;
+
+    ngx_str_t  *value;
+
+    if (cluster->registration != NGX_CONF_UNSET) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (ngx_strcmp(value[1].data, "on") == 0) {
+        cluster->registration = 1;
+
+    } else if (ngx_strcmp(value[1].data, "off") == 0) {
+        cluster->registration = 0;
+
+    } else {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid value \"%V\" in \"register\": "
+                           "use \"on\" or \"off\"", &value[1]);
+        return NGX_CONF_ERROR;
+    }
+
+    if (cf->args->nelts == 3) {
+
+        if (value[2].len <= 6 || value[2].len > 6 + 256
+            || ngx_strncmp(value[2].data, "token=", 6) != 0)
+        {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "invalid parameter \"%V\" in \"register\": "
+                               "use token= and 1 to 256 characters",
+                               &value[2]);
+            return NGX_CONF_ERROR;
+        }
+
+        cluster->token.data = value[2].data + 6;
+        cluster->token.len = value[2].len - 6;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_pd_cluster_queue(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_pd_cluster_t  *cluster = conf;
+
+    ngx_int_t   n, timeout;
+    ngx_str_t  *value, s;
+
+    if (cluster->queue != NGX_CONF_UNSET_UINT) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    n = ngx_atoi(value[1].data, value[1].len);
+
+    if (n < 1 || n > 1000000) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid length \"%V\" in \"queue\": "
+                           "use 1 to 1000000 requests", &value[1]);
+        return NGX_CONF_ERROR;
+    }
+
+    cluster->queue = n;
+
+    if (cf->args->nelts == 3) {
+
+        s.data = value[2].data + 8;
+        s.len = value[2].len - 8;
+
+        timeout = NGX_ERROR;
+
+        if (ngx_strncmp(value[2].data, "timeout=", 8) == 0) {
+            timeout = ngx_parse_time(&s, 0);
+        }
+
+        if (timeout == NGX_ERROR || timeout < 1 || timeout > 3600 * 1000) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "invalid parameter \"%V\" in \"queue\": "
+                               "use timeout=1ms to timeout=1h", &value[2]);
+            return NGX_CONF_ERROR;
+        }
+
+        cluster->queue_timeout = timeout;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_pd_cluster_direct(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_pd_cluster_t  *cluster = conf;
+
+    ngx_int_t   n;
+    ngx_str_t  *value;
+
+    if (cluster->direct_threshold != NGX_CONF_UNSET_UINT) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (ngx_strcmp(value[1].data, "off") == 0) {
+        cluster->direct_threshold = 0;
+        return NGX_CONF_OK;
+    }
+
+    n = ngx_atoi(value[1].data, value[1].len);
+
+    if (n < 1 || n > 1000000) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid value \"%V\" in \"direct_threshold\": "
+                           "use \"off\" or 1 to 1000000 tokens", &value[1]);
+        return NGX_CONF_ERROR;
+    }
+
+    cluster->direct_threshold = n;
+
+    return NGX_CONF_OK;
+}

@@ -1,0 +1,69 @@
+
+/*
+ * The pd_cluster block: which workers a cluster has and how it treats
+ * requests.  Configuration only; what is known about a worker at run time
+ * lives in the shared zone.
+ */
+
+
+#ifndef _NGX_HTTP_PD_CLUSTER_H_INCLUDED_
+#define _NGX_HTTP_PD_CLUSTER_H_INCLUDED_
+
+
+#include "ngx_http_pd_module.h"
+
+
+#define NGX_HTTP_PD_NAME_MAX       64      /* of a cluster, a zone label */
+#define NGX_HTTP_PD_ADDRESS_MAX    255     /* of a worker, as written */
+
+
+/* one "worker" line */
+
+typedef struct {
+    ngx_str_t                  address;    /* as written: the worker's name */
+    ngx_addr_t                *addrs;
+    ngx_uint_t                 naddrs;
+    Pd__V1__Role               role;       /* UNKNOWN: the worker says */
+    ngx_str_t                  zone;
+    ngx_uint_t                 weight;
+    ngx_uint_t                 max_streams;    /* 0: as the worker says */
+    unsigned                   down:1;
+    unsigned                   backup:1;
+} ngx_http_pd_worker_conf_t;
+
+
+struct ngx_http_pd_cluster_s {
+    ngx_str_t                  name;
+    ngx_uint_t                 index;      /* in the main conf's array */
+    ngx_http_pd_main_conf_t   *main;
+
+    u_char                    *file;       /* of the first mention */
+    ngx_uint_t                 line;
+    ngx_uint_t                 defined;    /* unsigned  defined:1; */
+
+    ngx_array_t                workers;    /* ngx_http_pd_worker_conf_t */
+    ngx_flag_t                 registration;
+    ngx_str_t                  token;
+    ngx_uint_t                 queue;
+    ngx_msec_t                 queue_timeout;
+    ngx_uint_t                 direct_threshold;   /* tokens, 0: off */
+};
+
+
+/* pd_cluster NAME { ... } */
+char *ngx_http_pd_cluster_block(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+
+/* the cluster of that name, to be defined later if it is not yet */
+ngx_http_pd_cluster_t *ngx_http_pd_cluster_mention(ngx_conf_t *cf,
+    ngx_str_t *name);
+
+/* every mentioned cluster is defined and can work */
+char *ngx_http_pd_cluster_check(ngx_conf_t *cf,
+    ngx_http_pd_main_conf_t *pmcf);
+
+
+extern ngx_module_t  ngx_http_pd_cluster_module;
+
+
+#endif /* _NGX_HTTP_PD_CLUSTER_H_INCLUDED_ */

@@ -1,0 +1,158 @@
+
+/*
+ * pd_health live;     200 as long as this process answers
+ * pd_health ready;    200 if every cluster can serve a request, else 503
+ *
+ * Both answer {"status": "...", "clusters": {"NAME": "ready" | "waiting"}}:
+ * live names the clusters too, but does not judge by them, so that a frontend
+ * whose workers restart is not restarted as well.
+ */
+
+
+#include "ngx_http_pd_health.h"
+#include "ngx_http_pd_cluster.h"
+
+
+static ngx_int_t ngx_http_pd_health_handler(ngx_http_request_t *r);
+static ngx_uint_t ngx_http_pd_health_body(ngx_http_request_t *r,
+    ngx_str_t *clusters);
+
+
+char *
+ngx_http_pd_health(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_core_loc_conf_t  *clcf;
+
+    clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
+    clcf->handler = ngx_http_pd_health_handler;
+
+    return ngx_conf_set_enum_slot(cf, cmd, conf);
+}
+
+
+static ngx_int_t
+ngx_http_pd_health_handler(ngx_http_request_t *r)
+{
+    size_t                   len;
+    ngx_int_t                rc;
+    ngx_buf_t               *b;
+    ngx_str_t                clusters;
+    ngx_uint_t               ready;
+    const char              *status;
+    ngx_chain_t              out;
+    ngx_http_pd_loc_conf_t  *plcf;
+
+    if (!(r->method & (NGX_HTTP_GET|NGX_HTTP_HEAD))) {
+        return NGX_HTTP_NOT_ALLOWED;
+    }
+
+    rc = ngx_http_discard_request_body(r);
+    if (rc != NGX_OK) {
+        return rc;
+    }
+
+    plcf = ngx_http_get_module_loc_conf(r, ngx_http_pd_module);
+
+    ready = ngx_http_pd_health_body(r, &clusters);
+
+    if (clusters.data == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (plcf->health == NGX_HTTP_PD_HEALTH_LIVE) {
+        status = "live";
+        r->headers_out.status = NGX_HTTP_OK;
+
+    } else if (ready) {
+        status = "ready";
+        r->headers_out.status = NGX_HTTP_OK;
+
+    } else {
+        status = "waiting";
+        r->headers_out.status = NGX_HTTP_SERVICE_UNAVAILABLE;
+    }
+
+    len = sizeof("{\"status\":\"waiting\",\"clusters\":{}}\n") + clusters.len;
+
+    b = ngx_create_temp_buf(r->pool, len);
+    if (b == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    b->last = ngx_snprintf(b->last, len,
+                           "{\"status\":\"%s\",\"clusters\":{%V}}\n",
+                           status, &clusters);
+    b->last_buf = (r == r->main) ? 1 : 0;
+    b->last_in_chain = 1;
+
+    r->headers_out.content_length_n = b->last - b->pos;
+    ngx_str_set(&r->headers_out.content_type, "application/json");
+    r->headers_out.content_type_len = r->headers_out.content_type.len;
+    r->headers_out.content_type_lowcase = NULL;
+
+    rc = ngx_http_send_header(r);
+
+    if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
+        return rc;
+    }
+
+    out.buf = b;
+    out.next = NULL;
+
+    return ngx_http_output_filter(r, &out);
+}
+
+
+/* "NAME":"ready",...; data is NULL if memory failed */
+
+static ngx_uint_t
+ngx_http_pd_health_body(ngx_http_request_t *r, ngx_str_t *clusters)
+{
+    size_t                     len;
+    u_char                    *p;
+    ngx_str_t                  any;
+    ngx_uint_t                 i, ready, all;
+    ngx_http_pd_cluster_t    **cluster;
+    ngx_http_pd_main_conf_t   *pmcf;
+
+    pmcf = ngx_http_get_module_main_conf(r, ngx_http_pd_module);
+    cluster = pmcf->clusters.elts;
+
+    len = 1;
+
+    for (i = 0; i < pmcf->clusters.nelts; i++) {
+        len += sizeof("\"\":\"waiting\",") - 1 + 6 * cluster[i]->name.len;
+    }
+
+    p = ngx_pnalloc(r->pool, len);
+
+    clusters->data = p;
+    clusters->len = 0;
+
+    if (p == NULL) {
+        return 0;
+    }
+
+    ngx_str_null(&any);
+    all = 1;
+
+    for (i = 0; i < pmcf->clusters.nelts; i++) {
+
+        ready = ngx_http_pd_cluster_ready(cluster[i], &any);
+        all &= ready;
+
+        if (i) {
+            *p++ = ',';
+        }
+
+        *p++ = '"';
+        p = (u_char *) ngx_escape_json(p, cluster[i]->name.data,
+                                       cluster[i]->name.len);
+        p = ngx_cpymem(p, "\":\"", 3);
+        p = ready ? ngx_cpymem(p, "ready\"", 6) : ngx_cpymem(p, "waiting\"", 8);
+    }
+
+    clusters->len = p - clusters->data;
+
+    return all;
+}

@@ -1,0 +1,220 @@
+
+/*
+ * The module itself: its directives, its configuration, and what happens to it
+ * when a configuration is loaded and when a process starts and ends.
+ */
+
+
+#include "ngx_http_pd_module.h"
+#include "ngx_http_pd_cluster.h"
+#include "ngx_http_pd_health.h"
+
+
+static void *ngx_http_pd_create_main_conf(ngx_conf_t *cf);
+static char *ngx_http_pd_init_main_conf(ngx_conf_t *cf, void *conf);
+static void *ngx_http_pd_create_loc_conf(ngx_conf_t *cf);
+static char *ngx_http_pd_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+static ngx_int_t ngx_http_pd_init_zone(ngx_shm_zone_t *shm_zone, void *data);
+static char *ngx_http_pd_pass(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+
+
+static ngx_conf_enum_t  ngx_http_pd_health_kinds[] = {
+    { ngx_string("live"), NGX_HTTP_PD_HEALTH_LIVE },
+    { ngx_string("ready"), NGX_HTTP_PD_HEALTH_READY },
+    { ngx_null_string, 0 }
+};
+
+
+static ngx_command_t  ngx_http_pd_commands[] = {
+
+    { ngx_string("pd_zone"),
+      NGX_HTTP_MAIN_CONF|NGX_CONF_TAKE1,
+      ngx_http_pd_zone,
+      NGX_HTTP_MAIN_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("pd_cluster"),
+      NGX_HTTP_MAIN_CONF|NGX_CONF_BLOCK|NGX_CONF_TAKE1,
+      ngx_http_pd_cluster_block,
+      NGX_HTTP_MAIN_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("pd_pass"),
+      NGX_HTTP_LOC_CONF|NGX_HTTP_LIF_CONF|NGX_CONF_TAKE1,
+      ngx_http_pd_pass,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("pd_health"),
+      NGX_HTTP_LOC_CONF|NGX_CONF_TAKE1,
+      ngx_http_pd_health,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_pd_loc_conf_t, health),
+      &ngx_http_pd_health_kinds },
+
+      ngx_null_command
+};
+
+
+static ngx_http_module_t  ngx_http_pd_module_ctx = {
+    NULL,                                  /* preconfiguration */
+    NULL,                                  /* postconfiguration */
+
+    ngx_http_pd_create_main_conf,          /* create main configuration */
+    ngx_http_pd_init_main_conf,            /* init main configuration */
+
+    NULL,                                  /* create server configuration */
+    NULL,                                  /* merge server configuration */
+
+    ngx_http_pd_create_loc_conf,           /* create location configuration */
+    NULL                                   /* merge location configuration */
+};
+
+
+ngx_module_t  ngx_http_pd_module = {
+    NGX_MODULE_V1,
+    &ngx_http_pd_module_ctx,               /* module context */
+    ngx_http_pd_commands,                  /* module directives */
+    NGX_HTTP_MODULE,                       /* module type */
+    NULL,                                  /* init master */
+    NULL,                                  /* init module */
+    NULL,                                  /* init process */
+    NULL,                                  /* init thread */
+    NULL,                                  /* exit thread */
+    NULL,                                  /* exit process */
+    NULL,                                  /* exit master */
+    NGX_MODULE_V1_PADDING
+};
+
+
+static void *
+ngx_http_pd_create_main_conf(ngx_conf_t *cf)
+{
+    ngx_http_pd_main_conf_t  *pmcf;
+
+    pmcf = ngx_pcalloc(cf->pool, sizeof(ngx_http_pd_main_conf_t));
+    if (pmcf == NULL) {
+        return NULL;
+    }
+
+    if (ngx_array_init(&pmcf->clusters, cf->pool, 4,
+                       sizeof(ngx_http_pd_cluster_t *))
+        != NGX_OK)
+    {
+        return NULL;
+    }
+
+    return pmcf;
+}
+
+
+static char *
+ngx_http_pd_init_main_conf(ngx_conf_t *cf, void *conf)
+{
+    ngx_http_pd_main_conf_t  *pmcf = conf;
+
+    return ngx_http_pd_cluster_check(cf, pmcf);
+}
+
+
+static void *
+ngx_http_pd_create_loc_conf(ngx_conf_t *cf)
+{
+    ngx_http_pd_loc_conf_t  *plcf;
+
+    plcf = ngx_pcalloc(cf->pool, sizeof(ngx_http_pd_loc_conf_t));
+    if (plcf == NULL) {
+        return NULL;
+    }
+
+    plcf->health = NGX_CONF_UNSET_UINT;
+
+    return plcf;
+}
+
+
+static char *
+ngx_http_pd_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_pd_main_conf_t  *pmcf = conf;
+
+    u_char     *p;
+    ssize_t     size;
+    ngx_str_t  *value, name, s;
+
+    if (pmcf->zone) {
+        return "is duplicate: one zone serves all clusters";
+    }
+
+    value = cf->args->elts;
+
+    name.data = value[1].data;
+
+    p = (u_char *) ngx_strchr(name.data, ':');
+
+    if (p == NULL || p == name.data) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid \"pd_zone %V\": write NAME:SIZE, "
+                           "for example pd:32m", &value[1]);
+        return NGX_CONF_ERROR;
+    }
+
+    name.len = p - name.data;
+
+    s.data = p + 1;
+    s.len = value[1].data + value[1].len - s.data;
+
+    size = ngx_parse_size(&s);
+
+    if (size == NGX_ERROR) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid size \"%V\" in \"pd_zone %V\": "
+                           "use for example 32m", &s, &value[1]);
+        return NGX_CONF_ERROR;
+    }
+
+    pmcf->zone = ngx_shared_memory_add(cf, &name, size, &ngx_http_pd_module);
+    if (pmcf->zone == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    pmcf->zone->init = ngx_http_pd_init_zone;
+
+    return NGX_CONF_OK;
+}
+
+
+static ngx_int_t
+ngx_http_pd_init_zone(ngx_shm_zone_t *shm_zone, void *data)
+{
+    return NGX_OK;
+}
+
+
+static char *
+ngx_http_pd_pass(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_pd_loc_conf_t  *plcf = conf;
+
+    ngx_str_t                 *value;
+    ngx_http_core_loc_conf_t  *clcf;
+
+    if (plcf->pass) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    plcf->pass = ngx_http_pd_cluster_mention(cf, &value[1]);
+    if (plcf->pass == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
+    clcf->handler = ngx_http_pd_handler;
+
+    return NGX_CONF_OK;
+}

@@ -1,0 +1,38 @@
+
+/*
+ * The module's configuration, shared by its files.
+ */
+
+
+#ifndef _NGX_HTTP_PD_MODULE_H_INCLUDED_
+#define _NGX_HTTP_PD_MODULE_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "ngx_http_pd_job.h"
+
+
+typedef struct {
+    ngx_array_t             clusters;   /* of ngx_http_pd_cluster_t * */
+    ngx_shm_zone_t         *zone;       /* NULL without pd_zone */
+} ngx_http_pd_main_conf_t;
+
+
+typedef struct {
+    ngx_http_pd_cluster_t  *pass;       /* pd_pass */
+    ngx_http_pd_cluster_t  *lease;      /* pd_register */
+    ngx_uint_t              health;     /* pd_health */
+} ngx_http_pd_loc_conf_t;
+
+
+/* the content handler of a location with pd_pass */
+ngx_int_t ngx_http_pd_handler(ngx_http_request_t *r);
+
+
+extern ngx_module_t  ngx_http_pd_module;
+
+
+#endif /* _NGX_HTTP_PD_MODULE_H_INCLUDED_ */
