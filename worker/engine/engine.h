@@ -108,6 +108,9 @@ struct pd_load {
     bool draining;
 };
 
+/* Each submitted request ends in exactly one finished output or one `failed` (CANCELLED where it was
+ * cancelled); those of a forgotten attach may end in silence. The load that pd_engine_load returns after
+ * a request's `placed` or `failed` includes it. */
 struct pd_engine_events {
     void *context;
     void (*placed)(void *context, const struct pd_placed *placed);
