@@ -126,6 +126,11 @@ $(BUILD)/t/unit/test_%: $(BUILD)/t/unit/test_%.o $(HELP_OBJ) $(ROOM_LIBS)
 check-unit: $(UNIT_BIN)
 	@for test in $(UNIT_BIN); do echo "# $$test"; $$test || exit 1; done
 
+# The nginx suites: an nginx of its own for every block, against fake workers.
+.PHONY: check-module
+check-module: module venv
+	PD_BUILD='$(BUILD)' prove -It/lib t/*.t
+
 .PHONY: clean
 clean:
 	rm -rf $(BUILD)/worker $(BUILD)/kernels $(BUILD)/proto $(BUILD)/t $(BUILD)/nginx $(BUILD)/pd-worker $(BUILD)/*.a

@@ -1,0 +1,476 @@
+package Test::Nginx::Socket;
+
+# Runs the blocks of a .t file in Test::Nginx's format: each block is an nginx
+# of its own, in the foreground on a free port, with its files under
+# $PD_BUILD/t/nginx/. Sections as in Test::Nginx:
+#
+#   main_config http_config config   request raw_request more_headers
+#   response_body response_body_like response_headers error_code
+#   error_log no_error_log must_die timeout abort wait log_level
+#
+# Sections of our own:
+#
+#   workers         number of nginx worker processes; 0 (default): no master
+#   worker          fake workers, one a line: NAME key=value ...; their
+#                   addresses replace {{NAME}} in the configuration, as {{port}}
+#                   is nginx's own port and {{root}} its folder
+#   worker_log      regular expressions, one a line, that come in this order in
+#   no_worker_log   ..., or never, in the logs of all workers: "NAME event"
+#   reload_config   the server's configuration after "nginx reload"
+#   steps           what happens, one step a line (see %step below); where there
+#                   are none: send the request, read the answer
+#
+# A block fails if nginx logs an [alert], [crit] or [emerg], if a sanitizer
+# speaks, or if nginx does not leave within seconds when it is asked to.
+#
+# PD_BUILD names the built tree, PD_TEST_NGINX the nginx to test.
+
+use strict;
+use warnings;
+
+use Cwd qw(abs_path);
+use File::Basename qw(basename dirname);
+use File::Path qw(make_path remove_tree);
+use IO::Socket::INET;
+use POSIX qw(:sys_wait_h);
+use Test::Base;
+use Time::HiRes qw(time sleep);
+
+use PD::Client;
+use PD::Workers;
+
+our @EXPORT = qw(plan blocks run_tests repeat_each no_shuffle no_long_string
+                 log_level timeout);
+
+my $top = abs_path(dirname(__FILE__) . '/../../../..');
+my $build = abs_path($ENV{PD_BUILD} || "$top/build")
+    or die "no built tree $ENV{PD_BUILD}\n";
+my $repeat = 1;
+my $level = 'info';
+my $timeout = 5 * ($ENV{PD_TEST_SLOW} || 1);
+my ($workers, %nginx);
+
+# As Test::Nginx::Socket: "use" may carry the plan.
+sub import {
+    my ($class, @plan) = @_;
+
+    Test::More->builder->plan(@plan) if @plan;
+    no strict 'refs';
+    *{ caller() . "::$_" } = \&$_ for @EXPORT;
+}
+
+sub repeat_each    { $repeat = shift if @_; return $repeat }
+sub log_level      { $level = shift if @_; return $level }
+sub timeout        { $timeout = shift if @_; return $timeout }
+sub no_shuffle     { }
+sub no_long_string { }
+
+sub run_tests {
+    for my $block (blocks()) {
+        run_block($block) for 1 .. $repeat;
+    }
+    undef $workers;
+}
+
+sub run_block {
+    my ($block) = @_;
+
+    my $name = $block->name;
+    my $root = "$build/t/nginx/" . basename($0, '.t') . "-$$";
+    remove_tree($root);
+    make_path("$root/logs", "$root/temp");
+
+    %nginx = (root => $root, port => free_port(), timeout => $block->timeout
+                                                       // $timeout);
+    start_workers($block, $root) if defined $block->worker;
+    write_configuration($block, $block->config // '');
+
+    if (defined $block->must_die) {
+        spawn_nginx();
+        ok(wait_exit($timeout) && $nginx{status}, "$name - nginx refuses");
+        kill 'KILL', $nginx{pid} unless exists $nginx{status};
+
+    } elsif (start_nginx()) {
+        my %client = eval { run_steps($block) };
+        fail("$name - $@") if $@;
+        check_answer($block, $client{client}) if $client{client};
+        sleep $block->wait if defined $block->wait;
+        $_->close for values %client;
+        stop_nginx($name);
+
+    } else {
+        fail("$name - nginx starts");
+        diag(read_file("$root/logs/error.log"));
+    }
+
+    check_workers($block) if defined $block->worker;
+    check_logs($block);
+    $workers->stop_all if $workers;
+    remove_tree($root) unless $ENV{PD_TEST_KEEP};
+}
+
+# --- the answer, the logs ----------------------------------------------------
+
+sub check_answer {
+    my ($block, $client) = @_;
+
+    my $name = $block->name;
+
+    if (!defined $block->abort) {
+        ok($client->finish($nginx{timeout}), "$name - the answer is complete")
+            or return diag($client->{raw});
+        is($client->status, $block->error_code // 200, "$name - status");
+    }
+
+    my $body = $client->arrived;
+
+    is($body, $block->response_body, "$name - body")
+        if defined $block->response_body;
+
+    if (defined(my $like = $block->response_body_like)) {
+        chomp $like unless ref $like;
+        like($body, ref $like ? $like : qr/$like/s, "$name - body");
+    }
+
+    for my $line (split /\n/, $block->response_headers // '') {
+        my ($header, $value) = $line =~ /^(\S+?):\s*(.*)$/ or next;
+        my ($got) = $client->header =~ /^\Q$header\E:\s*(.*?)\r$/mi;
+        is($got // '', $value, "$name - header $header");
+    }
+}
+
+sub patterns {
+    my ($section) = @_;
+
+    return () unless defined $section;
+    return @$section if ref $section eq 'ARRAY';
+    return $section if ref $section;
+    return grep { /\S/ } split /\n/, $section;
+}
+
+sub check_logs {
+    my ($block) = @_;
+
+    my $name = $block->name;
+    my $log = read_file("$nginx{root}/logs/error.log");
+    my $output = read_file("$nginx{root}/logs/stderr.log");
+
+    for my $pattern (patterns($block->error_log)) {
+        my $re = ref $pattern ? $pattern : qr/\Q$pattern\E/;
+        ok($log =~ $re, "$name - logged: $pattern")
+            or diag(join "\n", grep { !/\[debug\]/ } split /\n/, $log);
+    }
+
+    for my $pattern (patterns($block->no_error_log)) {
+        my $re = ref $pattern ? $pattern : qr/\Q$pattern\E/;
+        my ($line) = grep { $_ =~ $re } split /\n/, $log;
+        is($line, undef, "$name - not logged: $pattern");
+    }
+
+    my @bad = grep { /\[(alert|crit|emerg)\]/ } split /\n/, $log;
+    @bad = () if defined $block->must_die;
+    push @bad, grep { /Sanitizer|runtime error:.*|^\s+#[0-9] /
+                      && !/suppress/ } split /\n/, $output;
+    is(join("\n", @bad), '', "$name - nothing alarming is logged");
+}
+
+sub check_workers {
+    my ($block) = @_;
+
+    my $name = $block->name;
+    my $log = join '', map { my $worker = $_;
+                             map { "$worker $_\n" }
+                                 split /\n/, $workers->log($worker) }
+                       sort keys %{ $workers->{worker} };
+    my $position = 0;
+
+    for my $pattern (patterns($block->worker_log)) {
+        pos($log) = $position;
+        my $found = $log =~ /$pattern/mg;
+        ok($found, "$name - worker log: $pattern") or return diag($log);
+        $position = pos $log;
+    }
+
+    for my $pattern (patterns($block->no_worker_log)) {
+        unlike($log, qr/$pattern/m, "$name - not in a worker's log");
+    }
+}
+
+# --- steps -------------------------------------------------------------------
+
+# A client's name begins with "client"; it sends the request of the block, or
+# the section "request_NAME". PATTERN is plain text, or /a regular expression/.
+my %step = (
+    'client request' => sub { my ($block, $client, $name) = @_;
+                              $client->{$name} = new_client($block, $name); 1 },
+    'client expect'  => sub { $_[1]{$_[2]}->expect(pattern($_[3])) },
+    'client finish'  => sub { $_[1]{$_[2]}->finish },
+    'client close'   => sub { delete($_[1]{$_[2]})->close; 1 },
+    'client status'  => sub { $_[1]{$_[2]}->status == $_[3] },
+    'client lacks'   => sub { $_[1]{$_[2]}->arrived !~ pattern($_[3]) },
+    'worker expect'  => sub { $workers->expect($_[2], pattern($_[3]),
+                                               $nginx{timeout}) },
+    'worker lacks'   => sub { $workers->log($_[2]) !~ pattern($_[3]) },
+    'worker release' => sub { $workers->release($_[2], $nginx{timeout}) },
+    'worker kill'    => sub { $workers->kill($_[2], 'KILL') },
+    'worker stop'    => sub { $workers->kill($_[2], 'STOP') },
+    'worker continue' => sub { $workers->kill($_[2], 'CONT') },
+    'worker start'   => sub { $workers->start($_[2]); 1 },
+    'nginx expect'   => sub { expect_log(pattern($_[3])) },
+    'nginx lacks'    => sub { read_file("$nginx{root}/logs/error.log")
+                              !~ pattern($_[3]) },
+    'nginx reload'   => sub { reload_nginx($_[0]) },
+    'nginx signal'   => sub { kill $_[3], $nginx{pid} },
+    'sleep'          => sub { sleep $_[3]; 1 },
+);
+
+sub run_steps {
+    my ($block) = @_;
+
+    my %client;
+    my $steps = $block->steps
+                // (defined $block->request || defined $block->raw_request
+                    ? 'client request' : '');
+
+    for my $line (grep { /\S/ } split /\n/, $steps) {
+        my ($subject, $rest) = $line =~ /^\s*(client\w*|nginx|sleep)\s*(.*)$/
+            ? ($1, $2)
+            : $line =~ /^\s*worker (\w+)\s+(.*)$/ ? ($1, $2)
+            : die "cannot read step \"$line\"\n";
+        my $kind = $line =~ /^\s*(client|worker|nginx|sleep)/ ? $1 : '';
+        my ($verb, $argument) = $kind eq 'sleep' ? ('', $rest)
+                                : split(' ', $rest, 2);
+        my $code = $step{ $kind . ($verb ? " $verb" : '') }
+            or die "unknown step \"$line\"\n";
+
+        next if $code->($block, \%client, $subject, $argument);
+
+        fail($block->name . " - step: $line");
+        diag($_->{raw}) for $client{$subject} || ();
+        diag("$_: " . $workers->log($_)) for sort keys %{ ($workers
+                                                 || {})->{worker} || {} };
+        last;
+    }
+
+    return %client;
+}
+
+sub pattern {
+    my ($text) = @_;
+
+    return $text =~ m{^/(.*)/$} ? qr/$1/ : qr/\Q$text\E/;
+}
+
+sub new_client {
+    my ($block, $name) = @_;
+
+    my $client = PD::Client->new($nginx{port}, $nginx{timeout});
+
+    if (defined(my $raw = $block->raw_request)) {
+        $client->send(ref $raw ? @$raw : $raw);
+
+    } else {
+        my $section = "request_$name";
+        $client->send(PD::Client::request_text(
+            ($name ne 'client' && $block->$section) || $block->request,
+            $block->more_headers // ''));
+    }
+
+    if (defined $block->abort) {
+        $client->finish($block->timeout // 0.2);
+        $client->close;
+    }
+
+    return $client;
+}
+
+sub expect_log {
+    my ($re) = @_;
+
+    my $deadline = time + $nginx{timeout};
+
+    while (1) {
+        my $log = read_file("$nginx{root}/logs/error.log");
+        pos($log) = $nginx{seen} // 0;
+        if ($log =~ /$re/g) {
+            $nginx{seen} = pos $log;
+            return 1;
+        }
+        return 0 if time > $deadline;
+        sleep 0.005;
+    }
+}
+
+# --- processes ---------------------------------------------------------------
+
+sub start_workers {
+    my ($block, $root) = @_;
+
+    $workers ||= PD::Workers->new($top, $build);
+
+    for my $line (grep { /\S/ } split /\n/, $block->worker) {
+        my ($name, $options) = split ' ', $line, 2;
+        $workers->start($name, $options // '', "$root/logs/$name.log");
+    }
+}
+
+sub write_configuration {
+    my ($block, $config) = @_;
+
+    my $root = $nginx{root};
+    my $processes = $block->workers // 0;
+    my $master = $processes ? 'on' : 'off';
+    my $user = $processes && $> == 0 ? 'user root;' : '';
+    my $main = $block->main_config // '';
+    my $http = $block->http_config // '';
+    my $temp = join '', map { "    ${_}_temp_path $root/temp/$_;\n" }
+                        qw(proxy fastcgi uwsgi scgi client_body);
+    $processes ||= 1;
+    my $log = $block->log_level // $level;
+    chomp $log;
+
+    my $text = <<"END";
+load_module $build/ngx_http_pd_module.so;
+daemon off;
+master_process $master;
+worker_processes $processes;
+$user
+error_log $root/logs/error.log $log;
+pid $root/logs/nginx.pid;
+$main
+events {
+    worker_connections 256;
+}
+http {
+    access_log $root/logs/access.log;
+    default_type text/plain;
+$temp
+$http
+    server {
+        listen 127.0.0.1:{{port}};
+        server_name localhost;
+$config
+    }
+}
+END
+
+    my $address = sub {
+        my ($name) = @_;
+        return $nginx{$name} if $name eq 'port' || $name eq 'root';
+        my $worker = ($workers || {})->{worker}{$name};
+        # a worker that is not there
+        return '127.0.0.1:' . ($worker ? $worker->{port}
+                                       : $nginx{absent}{$name} ||= free_port());
+    };
+
+    $text =~ s/\{\{(\w+)\}\}/$address->($1)/ge;
+    write_file("$root/nginx.conf", $text);
+}
+
+sub nginx_binary {
+    my $own = "$build/nginx/objs/nginx";
+    return $ENV{PD_TEST_NGINX} || (-x $own ? $own : '/usr/sbin/nginx');
+}
+
+sub spawn_nginx {
+    my $root = $nginx{root};
+
+    $nginx{pid} = fork // die "cannot fork: $!\n";
+    return if $nginx{pid};
+
+    local $ENV{ASAN_OPTIONS} = 'detect_odr_violation=0:detect_leaks=0:'
+                               . ($ENV{ASAN_OPTIONS} || '');
+    local $ENV{UBSAN_OPTIONS} = 'print_stacktrace=0';
+    open(STDIN, '<', '/dev/null');
+    open(STDOUT, '>', "$root/logs/stdout.log");
+    open(STDERR, '>', "$root/logs/stderr.log");
+    my @command = (nginx_binary(), '-p', "$root/", '-c', "$root/nginx.conf",
+                   '-e', "$root/logs/error.log");
+    exec(@command) or POSIX::_exit(127);
+}
+
+sub start_nginx {
+    spawn_nginx();
+
+    my $deadline = time + 10;
+
+    while (time < $deadline) {
+        return 0 if wait_exit(0);
+        return 1 if IO::Socket::INET->new(PeerAddr => "127.0.0.1:$nginx{port}");
+        sleep 0.005;
+    }
+
+    kill 'KILL', $nginx{pid};
+    return 0;
+}
+
+sub wait_exit {
+    my ($seconds) = @_;
+
+    my $deadline = time + $seconds;
+
+    until (waitpid($nginx{pid}, WNOHANG)) {
+        return 0 if time >= $deadline;
+        sleep 0.005;
+    }
+
+    $nginx{status} = $?;
+    return 1;
+}
+
+sub reload_nginx {
+    my ($block) = @_;
+
+    write_configuration($block, $block->reload_config)
+        if defined $block->reload_config;
+
+    return kill 'HUP', $nginx{pid};
+}
+
+sub stop_nginx {
+    my ($name) = @_;
+
+    return fail("$name - nginx died: status $nginx{status}") if wait_exit(0);
+
+    kill 'QUIT', $nginx{pid};
+
+    if (!wait_exit($timeout)) {
+        fail("$name - nginx leaves when asked to");
+        kill 'TERM', $nginx{pid};
+        wait_exit(1) or kill 'KILL', $nginx{pid};
+        return;
+    }
+
+    is($nginx{status}, 0, "$name - nginx ends well");
+}
+
+sub free_port {
+    my $socket = IO::Socket::INET->new(LocalAddr => '127.0.0.1', Listen => 1)
+        or die "no free port: $!\n";
+    return $socket->sockport;
+}
+
+sub read_file {
+    my ($path) = @_;
+
+    open(my $file, '<', $path) or return '';
+    local $/;
+    return <$file> // '';
+}
+
+sub write_file {
+    my ($path, $text) = @_;
+
+    open(my $file, '>', $path) or die "$path: $!\n";
+    print $file $text;
+    close $file;
+}
+
+END {
+    if ($nginx{pid} && !exists $nginx{status}) {
+        local $?;
+        kill 'KILL', $nginx{pid};
+    }
+}
+
+1;

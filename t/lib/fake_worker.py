@@ -1,0 +1,494 @@
+"""Fake workers for the nginx suites: real gRPC, scripted answers, no model.
+
+    fake_worker.py PROTO BUILD
+
+stays ready and forks a worker, a process of its own, for every line
+
+    start NAME LOG [key=value ...]
+
+on its input; it answers "started PID PORT". A worker dies with this process.
+It writes what it hears into LOG, one event a line:
+
+    attach frontend=F slot=S generation=G
+    submit request=R attempt=A route=PREFILL parts=N bytes=N model=M ticket=G
+    message ... the whole Submit as one line of protobuf text
+    cancel request=R attempt=A reason=CLIENT_GONE
+    drain, detach, release, heartbeat (the first of a stream only)
+
+Options (default):
+
+    port=N (any)            role=prefill|decode|mixed (mixed)
+    model=NAME (m)          instance=NAME (the worker's)
+    text=a|b|c (t0_|t1_|t2_)  the answer, a token each; "_" stands for a space
+    prompt=N (from bytes)   cached=N (0)       what Placed says
+    finish=stop|length      blocks=N (1000)    max_seqs=N (64)
+    max_len=N (4096)        report=MS (as the hello asks; 0: never)
+    delay=MS (0)            between tokens
+    merge=N (1)             tokens in a step
+    busy=N (0)              prompt tokens that the reports call queued
+    gate=E,...              wait for a release (SIGUSR1) before each event E:
+                            attach hello placed first token finish
+    refuse=CODE[:N]         Failed(CODE) in place of Placed, N times (always)
+    fail=CODE               Failed(CODE) after the first token
+    message=TEXT            its message, "_" for a space too
+    die=E                   the process ends at E: attach submit placed first
+    protocol=N (1)          in the hello
+    fingerprint=TEXT (f)    all four digests are made of it
+    send=KIND               hostile bytes behind the hello, see hostile()
+    raw=KIND                no gRPC at all, see raw_bytes()
+"""
+
+import asyncio
+import ctypes
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+
+import grpc
+import grpc.aio
+from google.protobuf import (descriptor_pb2, descriptor_pool, message_factory,
+                             text_format)
+
+pd = None  # the generated messages by name
+
+
+def load_messages(proto, build):
+    """Message classes out of the .proto, by the compiler that the build has."""
+    path = os.path.join(build, "t", f"pd.{os.getpid()}.desc")
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    subprocess.run(["protoc-c", f"-I{os.path.dirname(proto)}",
+                    f"--descriptor_set_out={path}", proto], check=True)
+    with open(path, "rb") as file:
+        files = descriptor_pb2.FileDescriptorSet.FromString(file.read())
+    os.unlink(path)
+    pool = descriptor_pool.DescriptorPool()
+    for one in files.file:
+        pool.Add(one)
+    classes = {}
+    for one in files.file:
+        for message in one.message_type:
+            name = f"{one.package}.{message.name}"
+            classes[message.name] = message_factory.GetMessageClass(
+                pool.FindMessageTypeByName(name))
+    classes["Role"] = pool.FindEnumTypeByName("pd.v1.Role")
+    classes["Route"] = pool.FindEnumTypeByName("pd.v1.Route")
+    return type("Messages", (), classes)
+
+
+class Sequence:
+    """One attempt on this worker: the task that answers it."""
+
+    def __init__(self, submit, task=None):
+        self.submit = submit
+        self.task = task
+        self.blocks = 0
+
+
+class Worker:
+    def __init__(self, name, log, options):
+        self.name = name
+        self.options = options
+        self.log_file = open(log, "a", encoding="utf-8", errors="replace")
+        self.gates = set(filter(None, options.get("gate", "").split(",")))
+        self.released = asyncio.Semaphore(0)
+        self.boot = random.getrandbits(63)
+        self.generation = 0
+        self.refusals = self._refusals()
+        self.text = options.get("text", "t0_|t1_|t2_").replace(
+            "_", " ").split("|")
+        self.used = 0
+        self.steps = 0
+
+    def log(self, line):
+        self.log_file.write(line.replace("\n", "\\n") + "\n")
+        self.log_file.flush()
+
+    def number(self, key, default):
+        return int(self.options.get(key, default))
+
+    def _refusals(self):
+        code, _, count = self.options.get("refuse", "").partition(":")
+        return (code, int(count or 1 << 30)) if code else ("", 0)
+
+    async def reach(self, event):
+        """An event in a request's life: may wait for a release, may be the end."""
+        if self.options.get("die") == event:
+            os._exit(1)
+        if event in self.gates:
+            await self.released.acquire()
+
+    def release(self):
+        self.released.release()
+        self.log("release")
+
+    def hello(self):
+        digest = hashlib.sha256(
+            self.options.get("fingerprint", "f").encode()).digest()
+        return pd.WorkerHello(
+            protocol=self.number("protocol", 1),
+            protocol_min=self.number("protocol", 1),
+            instance=self.options.get("instance", self.name), boot=self.boot,
+            role=pd.Role.values_by_name[
+                "ROLE_" + self.options.get("role", "mixed").upper()].number,
+            model=self.options.get("model", "m"),
+            fingerprint=pd.Fingerprint(weights=digest, tokenizer=digest,
+                                       chat_template=digest, layout=digest),
+            numerics_id="fake", max_model_len=self.number("max_len", 4096),
+            block_size=16, kv_blocks=self.number("blocks", 1000),
+            max_num_seqs=self.number("max_seqs", 64), vocabulary=1000,
+            max_submit_bytes=8 << 20)
+
+
+class Attach:
+    """One Attach stream: reads submissions, answers each in a task of its own."""
+
+    def __init__(self, worker, context):
+        self.worker = worker
+        self.context = context
+        self.parts = {}
+        self.sequences = {}
+        self.submissions = 0
+        self.reports = 0
+
+    async def run(self):
+        worker = self.worker
+        await worker.reach("attach")
+        first = await self.context.read()
+        if first is grpc.aio.EOF or first.WhichOneof("kind") != "hello":
+            worker.log("protocol error: the first message is no hello")
+            return
+        hello = first.hello
+        worker.log(f"attach frontend={hello.frontend_id} slot={hello.slot} "
+                   f"generation={hello.generation}")
+        await worker.reach("hello")
+        await self.send(pd.FromWorker(hello=worker.hello()))
+        for data in hostile(worker.options.get("send")):
+            await self.context.write(data)
+        interval = worker.number("report", hello.report_interval_ms or 1000)
+        reporter = asyncio.create_task(self.report(interval / 1000))
+        try:
+            while True:
+                message = await self.context.read()
+                if message is grpc.aio.EOF:
+                    break
+                self.take(message)
+        finally:
+            reporter.cancel()
+            for sequence in list(self.sequences.values()):
+                sequence.task.cancel()
+            worker.log("detach")
+
+    async def send(self, message):
+        await self.context.write(message.SerializeToString())
+
+    def load(self):
+        worker = self.worker
+        self.reports += 1
+        return pd.LoadReport(
+            number=self.reports, last_submission=self.submissions,
+            steps=worker.steps, running=len(self.sequences),
+            prefill_queued_tokens=worker.number("busy", 0),
+            kv_free=max(worker.number("blocks", 1000) - worker.used, 0))
+
+    async def report(self, interval):
+        while interval:
+            await self.send(pd.FromWorker(load=self.load()))
+            await asyncio.sleep(interval)
+
+    def take(self, message):
+        kind = message.WhichOneof("kind")
+        if kind == "submit":
+            self.take_part(message.submit)
+        elif kind == "cancel":
+            cancel = message.cancel
+            reason = cancel.DESCRIPTOR.enum_types_by_name[
+                "Reason"].values_by_number[cancel.reason].name
+            self.worker.log(f"cancel request={cancel.request} "
+                            f"attempt={cancel.attempt} reason={reason}")
+            self.parts.pop((cancel.request, cancel.attempt), None)
+            self.end(cancel.request, cancel.attempt)
+        elif kind == "drain":
+            self.worker.log("drain")
+        elif kind == "heartbeat":
+            if message.heartbeat.number == 1:
+                self.worker.log("heartbeat")
+        else:
+            self.worker.log(f"protocol error: message of kind {kind}")
+
+    def take_part(self, part):
+        worker = self.worker
+        key = (part.request, part.attempt)
+        parts = self.parts.setdefault(key, [part.total])
+        parts.append(part.data)
+        if len(part.data) > 32768:
+            worker.log("protocol error: part over 32 KiB")
+        if not part.last:
+            worker.log(f"part request={part.request} of={parts[0]}")
+            return
+        data = b"".join(parts[1:])
+        total = parts[0]
+        del self.parts[key]
+        if len(data) != total:
+            worker.log(f"protocol error: total={total} but {len(data)} bytes")
+        submit = pd.Submit.FromString(data)
+        self.submissions += 1
+        route = pd.Route.values_by_number[submit.route].name[6:]
+        ticket = (f" ticket={submit.ticket.instance}/{submit.ticket.generation}"
+                  if submit.HasField("ticket") else "")
+        worker.log(f"submit request={part.request} attempt={part.attempt} "
+                   f"route={route} parts={len(parts) - 1} bytes={len(data)} "
+                   f"model={submit.model}{ticket}")
+        if len(data) < 4096:
+            worker.log("message " + text_format.MessageToString(
+                submit, as_one_line=True, as_utf8=True))
+        sequence = Sequence(submit)
+        self.sequences[key] = sequence
+        sequence.task = asyncio.create_task(self.answer(key, sequence, route))
+
+    def end(self, request, attempt):
+        sequence = self.sequences.pop((request, attempt), None)
+        if sequence:
+            self.worker.used -= sequence.blocks
+            sequence.task.cancel()
+
+    # --- answers -----------------------------------------------------------
+
+    async def answer(self, key, sequence, route):
+        worker = self.worker
+        await worker.reach("submit")
+        code, left = worker.refusals
+        if left:
+            worker.refusals = (code, left - 1)
+            await self.fail(key, code)
+            return
+        submit = sequence.submit
+        prompt = worker.number("prompt", max(1, submit.ByteSize() // 4))
+        sequence.blocks = (prompt + 15) // 16
+        worker.used += sequence.blocks
+        await worker.reach("placed")
+        placed = pd.Placed(request=key[0], attempt=key[1],
+                           prompt_tokens=prompt,
+                           cached_tokens=worker.number("cached", 0))
+        if route == "PREFILL":
+            worker.generation += 1
+            placed.ticket.CopyFrom(pd.Ticket(
+                instance=worker.options.get("instance", worker.name),
+                address="127.0.0.1:1", boot=worker.boot, epoch=1,
+                generation=worker.generation, tokens=prompt, block_size=16,
+                fingerprint=worker.hello().fingerprint, secret=b"s" * 16))
+        await self.send(pd.FromWorker(placed=placed))
+        await self.tokens(key, sequence, route, prompt)
+
+    async def tokens(self, key, sequence, route, prompt):
+        worker = self.worker
+        limit = sequence.submit.sampling.max_tokens or 1 << 20
+        count = min(len(worker.text), limit)
+        reason = {"stop": 1, "length": 2}[worker.options.get("finish", "stop")]
+        if limit < len(worker.text):
+            reason = 2
+        position = 0
+        while position < count:
+            await worker.reach("token" if position else "first")
+            await asyncio.sleep(worker.number("delay", 0) / 1000)
+            size = min(worker.number("merge", 1), count - position)
+            if route == "PREFILL" or (route == "DECODE" and position == 0):
+                size = 1    # the handed over token stands alone
+            step = pd.SequenceStep(
+                request=key[0], attempt=key[1], position=position,
+                tokens=range(100 + position, 100 + position + size),
+                text="".join(worker.text[position:position + size]).encode())
+            position += size
+            handed_over = route == "PREFILL"
+            if position == count or handed_over:
+                if not handed_over:
+                    await worker.reach("finish")
+                step.finished.CopyFrom(pd.Finished(
+                    reason=0 if handed_over and position < count else reason,
+                    prompt_tokens=prompt, completion_tokens=position,
+                    cached_tokens=worker.number("cached", 0),
+                    timing=pd.Timing(queue_us=1000, prefill_us=2000,
+                                     decode_us=3000, kv_bytes=4096,
+                                     kv_transport="sim")))
+            worker.steps += 1
+            if step.HasField("finished"):
+                worker.used -= sequence.blocks
+                sequence.blocks = 0
+            await self.send(pd.FromWorker(step=pd.Step(
+                step=worker.steps, sequences=[step], load=self.load())))
+            if handed_over:
+                break
+            if "fail" in worker.options:
+                await self.fail(key, worker.options["fail"])
+                return
+        self.sequences.pop(key, None)
+
+    async def fail(self, key, code):
+        names = pd.Failed.DESCRIPTOR.enum_types_by_name["Code"].values_by_name
+        message = self.worker.options.get("message", "the_fake_says_no")
+        sequence = self.sequences.pop(key, None)
+        if sequence:
+            self.worker.used -= sequence.blocks
+        await self.send(pd.FromWorker(failed=pd.Failed(
+            request=key[0], attempt=key[1], code=names[code].number,
+            message=message.replace("_", " "),
+            retry_after_ms=self.worker.number("retry_after", 0),
+            param=self.worker.options.get("param", ""))))
+
+
+# --- hostile bytes ---------------------------------------------------------------
+
+
+def hostile(kind):
+    """Messages that no honest worker sends."""
+    if kind is None:
+        return []
+    field = lambda number, data: bytes([number << 3 | 2]) + varint(
+        len(data)) + data
+    if kind == "garbage":
+        return [bytes(random.Random(1).randbytes(300))]
+    if kind == "empty":
+        return [b""]
+    if kind == "unknown":    # a kind from the future
+        return [field(15, b"xyz")]
+    if kind == "hello":
+        return [pd.FromWorker(hello=pd.WorkerHello()).SerializeToString()]
+    if kind == "huge":
+        return [field(4, b"\0" * (5 << 20))]
+    if kind == "many":       # 2 bytes on the wire, 150 in memory, each
+        return [field(4, field(2, b"") * (1 << 20))]
+    if kind == "nested":     # TokenLogprob in TokenLogprob in ...
+        data = b""
+        for _ in range(200000):
+            data = field(4, data) if len(data) < 3 << 20 else data
+        return [field(4, field(2, field(8, data)))]
+    if kind == "stranger":   # requests that nobody submitted
+        return [pd.FromWorker(placed=pd.Placed(request=1 << 60, attempt=1))
+                .SerializeToString(),
+                pd.FromWorker(failed=pd.Failed(request=0, attempt=0))
+                .SerializeToString(),
+                pd.FromWorker(step=pd.Step(sequences=[
+                    pd.SequenceStep(request=7, attempt=1, tokens=[1],
+                                    text=b"x")])).SerializeToString()]
+    raise ValueError(kind)
+
+
+def varint(n):
+    out = b""
+    while n > 127:
+        out += bytes([n & 127 | 128])
+        n >>= 7
+    return out + bytes([n])
+
+
+def raw_bytes(kind):
+    """What a peer writes that does not speak gRPC, or not well."""
+    frame = lambda type, flags, stream, data: (
+        len(data).to_bytes(3, "big") + bytes([type, flags])
+        + stream.to_bytes(4, "big") + data)
+    settings = frame(4, 0, 0, b"") + frame(4, 1, 0, b"")
+    header = lambda name, value: (bytes([0, len(name)]) + name
+                                  + bytes([len(value)]) + value)
+    grpc_type = header(b"content-type", b"application/grpc")
+    headers = frame(1, 4, 1, b"\x88" + grpc_type)
+    kinds = {
+        "http1": b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
+        "noise": bytes(random.Random(2).randbytes(4096)),
+        "close": b"",
+        "settings": settings + frame(4, 0, 0, b"\0\4\xff\xff\xff\xff"),
+        "frame": settings + headers + frame(0, 0, 1, b"")[:5] + b"\xff" * 64,
+        "oversize": settings + headers + b"\xff\xff\xff\0\0\0\0\0\1",
+        "compressed": settings + headers
+                      + frame(0, 0, 1, b"\1\0\0\0\2\0\0"),
+        "length": settings + headers + frame(0, 0, 1, b"\0\xff\xff\xff\xff"),
+        "status": settings + frame(1, 4, 1, b"\x8d" + grpc_type),    # 404
+        "type": settings + frame(1, 4, 1, b"\x88"
+                                 + header(b"content-type", b"text/html")),
+        "refused": settings + frame(
+            1, 5, 1, b"\x88" + grpc_type + header(b"grpc-status", b"12")
+            + header(b"grpc-message", b"no%20such%20method%0a%ff")),
+        "goaway": settings + frame(7, 0, 0, b"\0\0\0\0\0\0\0\0"),
+        "reset": settings + frame(3, 0, 1, b"\0\0\0\7"),
+    }
+    return kinds[kind]
+
+
+async def serve_raw(worker, port):
+    async def connected(reader, writer):
+        worker.log("attach raw")
+        writer.write(raw_bytes(worker.options["raw"]))
+        await writer.drain()
+        if worker.options["raw"] == "close":
+            writer.close()
+            return
+        while await reader.read(65536):
+            pass
+        worker.log("detach")
+        writer.close()
+
+    server = await asyncio.start_server(connected, "127.0.0.1", port)
+    return server, server.sockets[0].getsockname()[1]
+
+
+async def serve(name, log, options, started):
+    worker = Worker(name, log, options)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1,
+                                                  worker.release)
+    port = worker.number("port", 0)
+    if "raw" in options:
+        server, port = await serve_raw(worker, port)
+        started(port)
+        await asyncio.Event().wait()
+    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+
+    async def attach(_, context):
+        await Attach(worker, context).run()
+
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(
+        "pd.v1.Worker", {"Attach": grpc.stream_stream_rpc_method_handler(
+            attach, request_deserializer=pd.ToWorker.FromString)}),))
+    port = server.add_insecure_port(f"127.0.0.1:{port}")
+    await server.start()
+    started(port)
+    await server.wait_for_termination()
+
+
+def fork_worker(name, log, options):
+    """A worker is a process: it can be stopped and killed like a real one."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(writer)
+        with os.fdopen(reader) as file:
+            port = file.read()
+        print(f"started {pid} {port}" if port else "failed", flush=True)
+        return
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)    # PR_SET_PDEATHSIG
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.close(reader)
+    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+    os.dup2(2, 1)
+
+    def started(port):
+        os.write(writer, str(port).encode())
+        os.close(writer)
+
+    try:
+        asyncio.run(serve(name, log, options, started))
+    finally:
+        os._exit(1)
+
+
+def main():
+    global pd
+    pd = load_messages(sys.argv[1], sys.argv[2])
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    for line in sys.stdin:
+        words = line.split()
+        options = dict(word.partition("=")[::2] for word in words[3:])
+        fork_worker(words[1], words[2], options)
+
+
+main()
