@@ -8,12 +8,14 @@
  *     pd_op_embed ...                fill step->...                      tokens, tables, sampling
  *     pd_op_matmul ...               pd_graph_launch(graph, step)        returns at once
  *     pd_op_sample                   ... launch n+1 before n is read ...
- *   pd_graph_end                     pd_step_wait(device, n, timeout)    sampled tokens are readable
+ *   pd_graph_end                     pd_step_wait(device, n, timeout)    sampled tokens are
+ * readable
  *
- * A device executes launches strictly in order, on its own threads. Everything that changes from step
- * to step lives in the step descriptor; everything else (buffers, shapes, weights) is fixed when the
- * graph is recorded, so a graph can be replayed without looking at the host again (a CUDA graph; on
- * the CPU a list of operators). Nothing may allocate or wait while a graph is recorded or replayed.
+ * A device executes launches strictly in order, on its own threads. Everything that changes from
+ * step to step lives in the step descriptor; everything else (buffers, shapes, weights) is fixed
+ * when the graph is recorded, so a graph can be replayed without looking at the host again (a CUDA
+ * graph; on the CPU a list of operators). Nothing may allocate or wait while a graph is recorded or
+ * replayed.
  *
  * Sampled tokens stay on the device: a descriptor may name "the token that slot s sampled last"
  * instead of a token id, so step n+1 can be launched before anybody has read step n's tokens.
@@ -23,14 +25,14 @@
  * the hand-off.
  *
  * Numbers. A token's results depend only on its own sequence: not on the batch, the chunking, the
- * cache or the number of threads. Each output is reduced in one fixed order. pd_device_info.numerics
- * names everything that can change a bit.
+ * cache or the number of threads. Each output is reduced in one fixed order.
+ * pd_device_info.numerics names everything that can change a bit.
  *
- * Errors. Functions return 0 or a negative PD_KERNEL_ code; pd_device_error() says which call, which
- * shapes, which device. After PD_KERNEL_LOST the device is gone for this process.
+ * Errors. Functions return 0 or a negative PD_KERNEL_ code; pd_device_error() says which call,
+ * which shapes, which device. After PD_KERNEL_LOST the device is gone for this process.
  *
- * Threads. One thread (the engine's) makes all calls, except pd_device_progress and the memory of an
- * export, which any thread may read. */
+ * Threads. One thread (the engine's) makes all calls, except pd_device_progress and the memory of
+ * an export, which any thread may read. */
 #ifndef PD_KERNELS_H
 #define PD_KERNELS_H
 
@@ -41,7 +43,7 @@
 
 enum pd_kernel_status {
     PD_KERNEL_OK = 0,
-    PD_KERNEL_INVALID = -1,     /* arguments: a bug of the caller, or a shape that no kernel takes */
+    PD_KERNEL_INVALID = -1, /* arguments: a bug of the caller, or a shape that no kernel takes */
     PD_KERNEL_NO_MEMORY = -2,
     PD_KERNEL_UNSUPPORTED = -3,
     PD_KERNEL_TIMEOUT = -4,
@@ -49,30 +51,32 @@ enum pd_kernel_status {
     PD_KERNEL_LOST = -6, /* sticky device error */
 };
 
-/* ---- device ------------------------------------------------------------------------------------ */
+/* ---- device ------------------------------------------------------------------------------------
+ */
 
 struct pd_device;
 
 struct pd_device_options {
-    const char *kind; /* "cpu", "reference" (plain loops, for tests), "cuda" */
-    int threads;      /* cpu: size of the team; 0: one per core this process may use */
-    const char *isa;  /* cpu: "auto", "baseline", "avx2", "avx512": highest path allowed */
-    int ordinal;      /* cuda: which GPU */
-    int max_tokens;   /* most tokens in one step */
-    int max_seqs;     /* most sequences in one step; also the number of slots */
-    int max_model_len;  /* longest sequence, tokens */
-    int block_size;     /* tokens in a KV block: 8..32 */
+    const char *kind;  /* "cpu", "reference" (plain loops, for tests), "cuda" */
+    int threads;       /* cpu: size of the team; 0: one per core this process may use */
+    const char *isa;   /* cpu: "auto", "baseline", "avx2", "avx512": highest path allowed */
+    int ordinal;       /* cuda: which GPU */
+    int max_tokens;    /* most tokens in one step */
+    int max_seqs;      /* most sequences in one step; also the number of slots */
+    int max_model_len; /* longest sequence, tokens */
+    int block_size;    /* tokens in a KV block: 8..32 */
     int vocabulary;
 };
 
 struct pd_device_info {
-    char name[96];      /* for people */
-    char numerics[96];  /* equal strings compute equal bits */
+    char name[96];     /* for people */
+    char numerics[96]; /* equal strings compute equal bits */
     int threads;
     uint64_t memory_total, memory_free; /* bytes, as the device sees them now */
 };
 
-/* Opens a device. On failure *device is NULL and `error` (of `size` bytes) has one line for people. */
+/* Opens a device. On failure *device is NULL and `error` (of `size` bytes) has one line for people.
+ */
 int pd_device_open(const struct pd_device_options *options, struct pd_device **device, char *error,
                    size_t size);
 
@@ -84,12 +88,20 @@ void pd_device_describe(const struct pd_device *device, struct pd_device_info *i
 /* What the last failing call on this device was; "" if none failed. */
 const char *pd_device_error(const struct pd_device *device);
 
-/* ---- buffers ----------------------------------------------------------------------------------- */
+/* ---- buffers -----------------------------------------------------------------------------------
+ */
 
 enum pd_dtype {
-    PD_F32, PD_F16, PD_BF16,
+    PD_F32,
+    PD_F16,
+    PD_BF16,
     /* GGUF block formats, as they lie in the file */
-    PD_Q4_0, PD_Q4_1, PD_Q5_0, PD_Q8_0, PD_Q4_K, PD_Q6_K,
+    PD_Q4_0,
+    PD_Q4_1,
+    PD_Q5_0,
+    PD_Q8_0,
+    PD_Q4_K,
+    PD_Q6_K,
     PD_DTYPE_COUNT
 };
 
@@ -138,7 +150,8 @@ struct pd_tensor {
 
 int pd_tensor_create(struct pd_device *device, int rows, int cols, struct pd_tensor *tensor);
 
-/* ---- weights ----------------------------------------------------------------------------------- */
+/* ---- weights -----------------------------------------------------------------------------------
+ */
 
 struct pd_weight;
 
@@ -154,15 +167,16 @@ enum pd_weight_layout {
     PD_WEIGHT_GATE_UP, /* two sources of equal shape, for PD_EPILOGUE_SWIGLU */
 };
 
-/* Copies (and may repack) the sources; they may go away afterwards. Sources of one weight may differ
- * in type. `embedding` says that pd_op_embed will read rows of it too (tied output). Safe to call
- * from several threads at once. */
+/* Copies (and may repack) the sources; they may go away afterwards. Sources of one weight may
+ * differ in type. `embedding` says that pd_op_embed will read rows of it too (tied output). Safe to
+ * call from several threads at once. */
 int pd_weight_create(struct pd_device *device, enum pd_weight_layout layout, int cols,
                      const struct pd_weight_source *sources, int count, bool embedding,
                      struct pd_weight **weight);
 void pd_weight_destroy(struct pd_weight *weight);
 
-/* ---- KV pool ----------------------------------------------------------------------------------- */
+/* ---- KV pool -----------------------------------------------------------------------------------
+ */
 
 /* [layer][kv_head][block][K|V][token][dim], one buffer of class KV. The layout is part of the
  * hand-off: kvx computes addresses from it. */
@@ -176,25 +190,27 @@ struct pd_kv_pool {
 /* Bytes of a whole pool of this shape (buffer may be NULL). */
 size_t pd_kv_pool_bytes(const struct pd_kv_pool *pool);
 
-/* ---- the step descriptor ------------------------------------------------------------------------ */
+/* ---- the step descriptor ------------------------------------------------------------------------
+ */
 
 /* token[i] values below zero: the token that slot (-1 - token[i]) sampled last. */
 #define PD_TOKEN_OF_SLOT(slot) (-1 - (int32_t)(slot))
 
-/* How one row of logits becomes a token. Order: bias, penalties, temperature, top-k, top-p, min-p, draw. */
+/* How one row of logits becomes a token. Order: bias, penalties, temperature, top-k, top-p, min-p,
+ * draw. */
 struct pd_sample_params {
-    float temperature; /* 0: greedy, lowest id wins a tie */
-    float top_p;       /* 1: off */
-    float min_p;       /* 0: off */
-    int32_t top_k;     /* 0: off */
+    float temperature;         /* 0: greedy, lowest id wins a tie */
+    float top_p;               /* 1: off */
+    float min_p;               /* 0: off */
+    int32_t top_k;             /* 0: off */
     float presence, frequency; /* over generated tokens */
     float repetition;          /* over prompt and generated tokens; 1: off */
     uint64_t seed;
-    uint32_t draw;     /* index of the answer's token: the counter of the draw */
-    int32_t history;   /* tokens of the slot's history that count, this step's included */
-    int32_t prompt;    /* of these, the first `prompt` are the prompt */
-    int32_t logprobs;  /* 0: none; else 1 + number of alternatives, at most 21 */
-    int32_t bias_first, bias_count; /* range of step->bias_* */
+    uint32_t draw;    /* index of the answer's token: the counter of the draw */
+    int32_t history;  /* tokens of the slot's history that count, this step's included */
+    int32_t prompt;   /* of these, the first `prompt` are the prompt */
+    int32_t logprobs; /* 0: none; else 1 + number of alternatives, at most 21 */
+    int32_t bias_first, bias_count;     /* range of step->bias_* */
     int32_t banned_first, banned_count; /* range of step->banned: never drawn (min_tokens, EOS) */
 };
 
@@ -202,19 +218,19 @@ struct pd_sample_params {
 struct pd_step {
     uint64_t number; /* set by acquire: 1, 2, 3, ... */
 
-    int32_t tokens; /* rows 0..tokens-1 are computed */
+    int32_t tokens;    /* rows 0..tokens-1 are computed */
     int32_t *token;    /* [tokens] id, or PD_TOKEN_OF_SLOT */
     int32_t *position; /* [tokens] */
     int32_t *sequence; /* [tokens] index below `sequences` */
     int32_t *kv_slot;  /* [tokens] block * block_size + offset: where K and V are stored */
 
-    int32_t sequences;   /* tokens of one sequence are adjacent and in order of position */
-    int32_t *slot;       /* [sequences] below max_seqs, distinct: names history and last token */
-    int32_t *first;      /* [sequences] its first row */
-    int32_t *length;     /* [sequences] its rows */
-    int32_t *context;    /* [sequences] tokens in the KV cache when this step is done */
-    int32_t *blocks;     /* [sequences][max_blocks]: its block table */
-    int32_t max_blocks;  /* stride of `blocks`, fixed at open */
+    int32_t sequences;  /* tokens of one sequence are adjacent and in order of position */
+    int32_t *slot;      /* [sequences] below max_seqs, distinct: names history and last token */
+    int32_t *first;     /* [sequences] its first row */
+    int32_t *length;    /* [sequences] its rows */
+    int32_t *context;   /* [sequences] tokens in the KV cache when this step is done */
+    int32_t *blocks;    /* [sequences][max_blocks]: its block table */
+    int32_t max_blocks; /* stride of `blocks`, fixed at open */
 
     int32_t samples;                 /* rows of logits */
     int32_t *sample_row;             /* [samples] row whose logits are wanted */
@@ -227,11 +243,12 @@ struct pd_step {
 
     /* Written by the device, readable after pd_step_wait, until the next acquire returns this
      * descriptor again. */
-    int32_t *sampled;        /* [samples] */
-    float *sampled_logprob;  /* [samples], where asked */
-    int32_t *top_token;      /* [samples][PD_TOP_MAX], descending, where asked */
+    int32_t *sampled;       /* [samples] */
+    float *sampled_logprob; /* [samples], where asked */
+    int32_t *top_token;     /* [samples][PD_TOP_MAX], descending, where asked */
     float *top_logprob;
-    int32_t *sample_fault;   /* [samples] 0, or 1: a NaN or no finite logit; the token is not to be used */
+    int32_t *
+        sample_fault; /* [samples] 0, or 1: a NaN or no finite logit; the token is not to be used */
 };
 
 enum { PD_TOP_MAX = 20, PD_STEP_BIAS = 4096, PD_STEP_BANNED = 4096 };
@@ -241,11 +258,13 @@ enum { PD_TOP_MAX = 20, PD_STEP_BIAS = 4096, PD_STEP_BANNED = 4096 };
 int pd_step_acquire(struct pd_device *device, struct pd_step **step);
 
 /* Writes tokens[0..count) into slot's history from `position` on, in launch order (before the next
- * launch). For tokens that the device does not compute itself: a cached or received prefix. */
+ * launch). For tokens that the device does not compute itself: a cached or received prefix. Copies
+ * the tokens. PD_KERNEL_BUSY if more writes wait than a full batch of sequences can need. */
 int pd_history_write(struct pd_device *device, int slot, int position, const int32_t *tokens,
                      int count);
 
-/* ---- graphs ------------------------------------------------------------------------------------- */
+/* ---- graphs -------------------------------------------------------------------------------------
+ */
 
 struct pd_graph;
 
@@ -272,8 +291,8 @@ int pd_fence_remote_writes(struct pd_device *device);
  * T = step->tokens, S = step->samples. Inputs and outputs may not overlap unless said. Shapes are
  * checked when recorded; an error makes pd_graph_end fail and pd_device_error name the operator. */
 
-/* out[t] = weight row of token t (scaled by 1); writes token into its slot's history at position[t].
- * out [T, cols] */
+/* out[t] = weight row of token t (scaled by 1); writes token into its slot's history at
+ * position[t]. out [T, cols] */
 int pd_op_embed(struct pd_graph *graph, const struct pd_weight *weight, struct pd_tensor out);
 
 /* out[t] = x[t] / sqrt(mean(x[t]^2) + eps) * weight. weight: 1 row of cols. x, out [T, cols] (or
@@ -287,7 +306,9 @@ enum pd_epilogue {
     PD_EPILOGUE_SWIGLU, /* PD_WEIGHT_GATE_UP only: out = silu(gate x) * (up x), rows/2 columns */
 };
 
-/* out[t][r] = sum_k W[r][k] x[t][k] (+ bias[r]); bias may be NULL: 1 row of W.rows f32. */
+/* out[t][r] = sum_k W[r][k] x[t][k] (+ bias[r]). W has at least two rows. bias may be NULL; else 1
+ * row of W.rows values, or W.rows rows of 1 (a fused QKV's biases as three sources). Gate's come
+ * before up's. */
 int pd_op_matmul(struct pd_graph *graph, const struct pd_weight *weight, struct pd_tensor x,
                  const struct pd_weight *bias, enum pd_epilogue epilogue, bool rows_are_samples,
                  struct pd_tensor out);
@@ -299,18 +320,19 @@ enum pd_rope_style {
 
 struct pd_attention_shape {
     int heads, kv_heads, head_dim;
-    int rope_dim;                 /* rotated dimensions of a head, normally head_dim */
+    int rope_dim; /* rotated dimensions of a head, normally head_dim */
     enum pd_rope_style rope_style;
-    const float *inverse_frequency; /* [rope_dim / 2], angles per position, scaling applied; copied */
-    float attention_factor;       /* multiplies cos and sin (YaRN); 1 otherwise */
-    float scale;                  /* of q.k, normally 1 / sqrt(head_dim) */
-    int window;                   /* sliding window in tokens, 0: none */
+    const float
+        *inverse_frequency; /* [rope_dim / 2], angles per position, scaling applied; copied */
+    float attention_factor; /* multiplies cos and sin (YaRN); 1 otherwise */
+    float scale;            /* of q.k, normally 1 / sqrt(head_dim) */
+    int window;             /* sliding window in tokens, 0: none */
     float norm_eps;
     const struct pd_weight *q_norm, *k_norm; /* Qwen3: 1 row of head_dim each, or NULL */
 };
 
-/* qkv [T, (heads + 2 kv_heads) * head_dim] in the order Q, K, V: norms and rotates Q in place, K, and
- * stores K and V of layer `layer` at kv_slot[t]. */
+/* qkv [T, (heads + 2 kv_heads) * head_dim] in the order Q, K, V: norms and rotates Q in place, K,
+ * and stores K and V of layer `layer` at kv_slot[t]. */
 int pd_op_rope_store(struct pd_graph *graph, struct pd_tensor qkv,
                      const struct pd_attention_shape *shape, const struct pd_kv_pool *pool,
                      int layer);
@@ -321,7 +343,8 @@ int pd_op_attention(struct pd_graph *graph, struct pd_tensor qkv,
                     const struct pd_attention_shape *shape, const struct pd_kv_pool *pool,
                     int layer, struct pd_tensor out);
 
-/* Sets the progress word to (step, layers): KV of the first `layers` layers of this step is in the pool. */
+/* Sets the progress word to (step, layers): KV of the first `layers` layers of this step is in the
+ * pool. */
 int pd_op_publish(struct pd_graph *graph, int layers);
 
 /* out[s] = x[sample_row[s]]. x [T, cols], out [S, cols] */
@@ -336,7 +359,7 @@ int pd_op_read(struct pd_graph *graph, struct pd_tensor x, bool rows_are_samples
                struct pd_buffer *pinned);
 
 /* Sums x over the ranks of a tensor-parallel group, in the fixed order of ranks. A group of one is
- * the identity and records nothing. x [T, cols], in place. */
+ * the identity and records nothing: NULL stands for it. x [T, cols], in place. */
 struct pd_group;
 int pd_op_allreduce(struct pd_graph *graph, struct pd_group *group, struct pd_tensor x);
 

@@ -1,0 +1,70 @@
+/* Number formats: what a block of each holds, and the conversions of single numbers.
+ *
+ * Every quantised format of GGUF is, per run of 32 columns, small integers with one or two affine
+ * pairs: value = q * d + m. pd_block32 is that form. It loses nothing, so dequantising and
+ * repacking for a backend start from the same decoder. */
+#ifndef PD_DTYPE_H
+#define PD_DTYPE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "kernels/kernels.h"
+
+/* 32 columns of one row. Columns 0..15 use d[0], m[0]; columns 16..31 use d[1], m[1]. */
+struct pd_block32 {
+    int8_t q[32];
+    float d[2], m[2]; /* m is 0 where the format has none */
+};
+
+bool pd_dtype_quantized(enum pd_dtype type);
+
+/* Whether value = q * d + m of this format has an m. */
+bool pd_dtype_has_minimum(enum pd_dtype type);
+
+/* Run `index` of 32 columns of a row at `row`; quantised types only. */
+void pd_dtype_decode(enum pd_dtype type, const void *row, int index, struct pd_block32 *block);
+
+static inline float pd_float_of_bits(uint32_t bits)
+{
+    float value;
+
+    memcpy(&value, &bits, sizeof(value));
+    return value;
+}
+
+static inline uint32_t pd_bits_of_float(float value)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
+
+static inline float pd_float_of_bf16(uint16_t bits)
+{
+    return pd_float_of_bits((uint32_t)bits << 16);
+}
+
+/* Exact; subnormals, infinities and NaN included. */
+static inline float pd_float_of_f16(uint16_t half)
+{
+    uint32_t sign = (uint32_t)(half & 0x8000u) << 16;
+    uint32_t exponent = (half >> 10) & 0x1fu;
+    uint32_t mantissa = half & 0x3ffu;
+    float value;
+
+    if (exponent == 31)
+        return pd_float_of_bits(sign | 0x7f800000u | mantissa << 13);
+    if (exponent != 0)
+        return pd_float_of_bits(sign | (exponent + 112) << 23 | mantissa << 13);
+    value = (float)mantissa * 0x1p-24f;
+    return sign ? -value : value;
+}
+
+/* Rounds to nearest, ties to even, as the hardware's conversions do. */
+uint16_t pd_f16_of_float(float value);
+uint16_t pd_bf16_of_float(float value);
+
+#endif

@@ -1,0 +1,111 @@
+/* A device whose memory is the host's: what the cpu and the reference backends share.
+ *
+ *     engine's thread                      executor's thread = member 0 of the team
+ *     ---------------                      ----------------------------------------
+ *     launch ──▶ [history][step n+1] ──▶   takes commands in order; for a step, every thread of the
+ * team wait   ◀── completed = n             walks the graph's operators, with a barrier after each
+ *
+ * A backend gives a table of functions, one per kind of operator, and its own weights. */
+#ifndef PD_HOST_H
+#define PD_HOST_H
+
+#include "kernels/backend.h"
+#include "kernels/team.h"
+
+struct pd_host;
+
+/* One step as the operators see it. */
+struct pd_host_run {
+    struct pd_host *host;
+    const struct pd_graph *graph;
+    struct pd_step *step;
+};
+
+/* Runs on every thread of the team; `thread` says which. All share the work as they like, and may
+ * meet in pd_team_barrier if all do. */
+typedef void pd_host_operator(const struct pd_host_run *run, const struct pd_op *op, int thread);
+
+struct pd_host_command;
+
+struct pd_host {
+    struct pd_device device;
+    pd_host_operator *const *operators; /* [PD_OP_COUNT] */
+    /* Runs on one thread before a step's first operator; may be NULL. */
+    void (*begin)(const struct pd_host_run *run);
+    struct pd_team *team;
+    int threads;
+    void *steps; /* memory of the descriptors */
+
+    /* Touched by the executor only, or while nothing runs. */
+    int32_t *history; /* [max_seqs][max_model_len] */
+    int32_t *last;    /* [max_seqs] token sampled last */
+    _Atomic uint64_t progress;
+
+    pthread_t executor;
+    pthread_mutex_t lock; /* guards all below */
+    pthread_cond_t queued, done;
+    struct pd_host_command *first, **tail;
+    int waiting_histories;
+    uint64_t launched, completed; /* step numbers */
+    bool idle, closing;
+    struct pd_host_command *launches[2]; /* preallocated: a launch allocates nothing */
+};
+
+/* Makes everything but the backend's own. `host` is zeroed memory with `operators` and `begin` set,
+ * which pd_host_close frees. On failure `error` has a line and host is freed. */
+int pd_host_open(struct pd_host *host, const struct pd_backend *backend,
+                 const struct pd_device_options *options, int threads, char *error, size_t size);
+
+/* The members of pd_backend that are the same for every host backend. */
+void pd_host_close(struct pd_device *device);
+int pd_host_buffer_allocate(struct pd_buffer *buffer);
+void pd_host_buffer_release(struct pd_buffer *buffer);
+int pd_host_launch(struct pd_graph *graph, struct pd_step *step);
+int pd_host_wait(struct pd_device *device, uint64_t number, int timeout_ms);
+void pd_host_drain(struct pd_device *device);
+int pd_host_history_write(struct pd_device *device, int slot, int position, const int32_t *tokens,
+                          int count);
+int pd_host_fence(struct pd_device *device);
+const _Atomic uint64_t *pd_host_progress(const struct pd_device *device);
+void pd_host_memory(struct pd_device_info *info);
+
+/* Memory for vectors: zeroed, on a page, huge pages where the system has them, and readable for 64
+ * bytes past its end. NULL if there is none. Freed with the same size. */
+void *pd_host_allocate(size_t bytes);
+void pd_host_free(void *memory, size_t bytes);
+
+static inline float *pd_host_floats(struct pd_tensor tensor)
+{
+    return (float *)((char *)tensor.buffer->host + tensor.offset);
+}
+
+/* Rows that an operator works on in this step. */
+static inline int pd_host_rows(const struct pd_host_run *run, const struct pd_op *op)
+{
+    return op->rows_are_samples ? run->step->samples : run->step->tokens;
+}
+
+static inline int32_t *pd_host_history(const struct pd_host *host, int slot)
+{
+    return host->history + (size_t)slot * (size_t)host->device.options.max_model_len;
+}
+
+/* The token of row t, wherever it comes from. */
+static inline int32_t pd_host_token(const struct pd_host_run *run, int t)
+{
+    int32_t token = run->step->token[t];
+
+    return token >= 0 ? token : run->host->last[-1 - token];
+}
+
+/* Thread's share of `count` items in units of `unit`: items *first to *end. */
+static inline void pd_host_share(int count, int unit, int thread, int threads, int *first, int *end)
+{
+    int64_t units = ((int64_t)count + unit - 1) / unit;
+    int64_t from = units * thread / threads * unit, to = units * (thread + 1) / threads * unit;
+
+    *first = (int)(from < count ? from : count);
+    *end = (int)(to < count ? to : count);
+}
+
+#endif

@@ -1,0 +1,111 @@
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kernels/reference/reference.h"
+
+static pd_host_operator *const operators[PD_OP_COUNT] = {
+    [PD_OP_EMBED] = pd_reference_embed,
+    [PD_OP_RMSNORM] = pd_reference_rmsnorm,
+    [PD_OP_MATMUL] = pd_reference_matmul,
+    [PD_OP_ROPE_ANGLES] = pd_reference_rope_angles,
+    [PD_OP_ROPE_STORE] = pd_reference_rope_store,
+    [PD_OP_ATTENTION] = pd_reference_attention,
+    [PD_OP_GATHER] = pd_reference_gather,
+    [PD_OP_SAMPLE] = pd_reference_sample,
+    [PD_OP_READ] = pd_reference_read,
+};
+
+static int reference_open(const struct pd_device_options *options, struct pd_device **device,
+                          char *error, size_t size)
+{
+    struct pd_host *host = calloc(1, sizeof(*host));
+    int status;
+
+    if (host == NULL) {
+        snprintf(error, size, "out of memory");
+        return PD_KERNEL_NO_MEMORY;
+    }
+    host->operators = operators;
+    status = pd_host_open(host, &pd_backend_reference, options,
+                          options->threads ? options->threads : 1, error, size);
+    if (status == PD_KERNEL_OK)
+        *device = &host->device;
+    return status;
+}
+
+static void reference_describe(const struct pd_device *device, struct pd_device_info *info)
+{
+    snprintf(info->name, sizeof(info->name), "plain loops in double precision");
+    snprintf(info->numerics, sizeof(info->numerics), "reference/1");
+    info->threads = ((const struct pd_host *)device)->threads;
+    pd_host_memory(info);
+}
+
+static int reference_weight_create(struct pd_device *device, enum pd_weight_layout layout, int cols,
+                                   const struct pd_weight_source *sources, int count,
+                                   bool embedding, struct pd_weight **weight)
+{
+    struct pd_reference_weight *own = calloc(1, sizeof(*own));
+    float *out;
+    size_t rows = 0;
+
+    (void)layout;
+    (void)embedding;
+    for (int i = 0; i < count; i++)
+        rows += (size_t)sources[i].rows;
+    if (own != NULL) {
+        own->bytes = rows * (size_t)cols * sizeof(float);
+        own->values = pd_host_allocate(own->bytes);
+    }
+    if (own == NULL || own->values == NULL) {
+        free(own);
+        return pd_device_fail(device, PD_KERNEL_NO_MEMORY, "no memory for a weight of %zu x %d",
+                              rows, cols);
+    }
+    out = own->values;
+    for (int i = 0; i < count; i++) {
+        size_t values = (size_t)sources[i].rows * (size_t)cols;
+        pd_dequantize(sources[i].type, sources[i].data, out, values);
+        out += values;
+    }
+    *weight = &own->weight;
+    return PD_KERNEL_OK;
+}
+
+static void reference_weight_release(struct pd_weight *weight)
+{
+    struct pd_reference_weight *own = (struct pd_reference_weight *)weight;
+
+    pd_host_free(own->values, own->bytes);
+    free(own);
+}
+
+static int reference_graph_prepare(struct pd_graph *graph)
+{
+    (void)graph;
+    return PD_KERNEL_OK;
+}
+
+static void reference_graph_release(struct pd_graph *graph)
+{
+    (void)graph;
+}
+
+const struct pd_backend pd_backend_reference = {
+    .kind = "reference",
+    .open = reference_open,
+    .close = pd_host_close,
+    .describe = reference_describe,
+    .buffer_allocate = pd_host_buffer_allocate,
+    .buffer_release = pd_host_buffer_release,
+    .weight_create = reference_weight_create,
+    .weight_release = reference_weight_release,
+    .graph_prepare = reference_graph_prepare,
+    .graph_release = reference_graph_release,
+    .launch = pd_host_launch,
+    .wait = pd_host_wait,
+    .drain = pd_host_drain,
+    .history_write = pd_host_history_write,
+    .fence = pd_host_fence,
+    .progress = pd_host_progress,
+};

@@ -1,0 +1,98 @@
+/* Operators that work row by row. */
+#include <math.h>
+#include <string.h>
+
+#include "kernels/reference/reference.h"
+
+void pd_reference_embed(const struct pd_host_run *run, const struct pd_op *op, int thread)
+{
+    const struct pd_step *step = run->step;
+    size_t cols = (size_t)op->out.cols;
+    float *out = pd_host_floats(op->out);
+
+    for (int t = 0; t < step->tokens && thread == 0; t++) {
+        int32_t token = pd_host_token(run, t);
+
+        memcpy(out + (size_t)t * cols, pd_reference_row(op->weight, token), cols * sizeof(float));
+        pd_host_history(run->host, step->slot[step->sequence[t]])[step->position[t]] = token;
+    }
+}
+
+static void normalize(const float *x, const float *weight, int cols, double eps, float *out)
+{
+    double squares = 0;
+
+    for (int i = 0; i < cols; i++)
+        squares += (double)x[i] * x[i];
+    for (int i = 0; i < cols; i++)
+        out[i] = (float)(x[i] / sqrt(squares / cols + eps) * weight[i]);
+}
+
+void pd_reference_rmsnorm(const struct pd_host_run *run, const struct pd_op *op, int thread)
+{
+    int cols = op->in.cols, rows = pd_host_rows(run, op);
+    const float *x = pd_host_floats(op->in), *weight = pd_reference_row(op->weight, 0);
+    float *out = pd_host_floats(op->out);
+
+    for (int t = 0; t < rows && thread == 0; t++)
+        normalize(x + (size_t)t * (size_t)cols, weight, cols, op->eps,
+                  out + (size_t)t * (size_t)cols);
+}
+
+static double dot(const float *a, const float *b, int count)
+{
+    double sum = 0;
+
+    for (int i = 0; i < count; i++)
+        sum += (double)a[i] * b[i];
+    return sum;
+}
+
+/* Row r of W x + b. */
+static double product(const struct pd_op *op, int r, const float *x)
+{
+    double sum = dot(pd_reference_row(op->weight, r), x, op->weight->cols);
+
+    return op->bias != NULL ? sum + pd_reference_row(op->bias, 0)[r] : sum;
+}
+
+/* The rows of W are shared out, for patience with larger models; each is still one plain loop. */
+void pd_reference_matmul(const struct pd_host_run *run, const struct pd_op *op, int thread)
+{
+    int rows = pd_host_rows(run, op), columns = op->out.cols, first, end;
+
+    pd_host_share(columns, 1, thread, run->host->threads, &first, &end);
+    for (int t = 0; t < rows; t++) {
+        const float *x = pd_host_floats(op->in) + (size_t)t * (size_t)op->in.cols;
+        float *out = pd_host_floats(op->out) + (size_t)t * (size_t)columns;
+
+        for (int r = first; r < end; r++) {
+            double value = product(op, r, x);
+
+            if (op->epilogue == PD_EPILOGUE_ADD)
+                value += out[r];
+            if (op->epilogue == PD_EPILOGUE_SWIGLU)
+                value = value / (1 + exp(-value)) * product(op, columns + r, x);
+            out[r] = (float)value;
+        }
+    }
+}
+
+void pd_reference_gather(const struct pd_host_run *run, const struct pd_op *op, int thread)
+{
+    size_t cols = (size_t)op->in.cols;
+
+    for (int s = 0; s < run->step->samples && thread == 0; s++)
+        memcpy(pd_host_floats(op->out) + (size_t)s * cols,
+               pd_host_floats(op->in) + (size_t)run->step->sample_row[s] * cols,
+               cols * sizeof(float));
+}
+
+void pd_reference_read(const struct pd_host_run *run, const struct pd_op *op, int thread)
+{
+    size_t rows = (size_t)pd_host_rows(run, op);
+
+    if (thread == 0)
+        memcpy(op->pinned->host, pd_host_floats(op->in),
+               rows * (size_t)op->in.cols * sizeof(float));
+}
