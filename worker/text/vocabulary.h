@@ -1,0 +1,50 @@
+/* The vocabulary: every token's bytes by id, and the id of a piece of text.
+ *
+ * Vocabulary files spell bytes in an alphabet of 256 printable characters ("Ġ" is a space). Here
+ * all tokens are kept as the bytes that they stand for; the spelling is gone once the file is read.
+ */
+#ifndef PD_VOCABULARY_H
+#define PD_VOCABULARY_H
+
+#include "worker/text/tokenizer.h"
+
+enum {
+    PD_VOCABULARY_MAX = 1 << 21, /* tokens */
+    PD_TOKEN_BYTES_MAX = 1 << 16,
+};
+
+struct pd_vocabulary {
+    size_t count;
+    uint8_t *kinds;    /* enum pd_token_kind by id */
+    uint32_t *offsets; /* count + 1: token i is bytes[offsets[i]..offsets[i + 1]) */
+    char *bytes;
+    size_t longest;        /* bytes of the longest normal token */
+    int32_t byte_ids[256]; /* the tokens of single bytes, -1: none */
+    int32_t *slots; /* hash table of the normal tokens that can be spelt, by bytes; -1: free */
+    size_t slot_mask;
+    uint64_t seed;
+};
+
+/* Reads tokens and kinds of the spec. A token of the kinds ADDED and SPECIAL is plain text; an
+ * UNUSED one has no bytes; two normal tokens of equal bytes are PD_INVALID. */
+int pd_vocabulary_init(struct pd_vocabulary *vocabulary, const struct pd_tokenizer_spec *spec,
+                       struct pd_error *error);
+void pd_vocabulary_free(struct pd_vocabulary *vocabulary);
+
+/* The normal token of exactly these bytes, or -1. */
+int32_t pd_vocabulary_find(const struct pd_vocabulary *vocabulary, const char *bytes,
+                           size_t length);
+
+static inline struct pd_string pd_vocabulary_bytes(const struct pd_vocabulary *vocabulary,
+                                                   size_t id)
+{
+    uint32_t first = vocabulary->offsets[id];
+
+    return (struct pd_string){vocabulary->bytes + first, vocabulary->offsets[id + 1] - first};
+}
+
+/* Reads bytes spelt in the alphabet: writes at most `length` bytes to out[]; returns their number,
+ * or SIZE_MAX if a character is not of the alphabet. */
+size_t pd_unspell(const char *spelling, size_t length, char *out);
+
+#endif
