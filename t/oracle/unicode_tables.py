@@ -4,7 +4,8 @@
 The pre-tokeniser's regular expressions mean what Hugging Face's engine says that they mean, so the
 general category of every code point is asked of that engine itself, one \\p{..} at a time. The same
 goes for NFC: its tables there are older than the regex engine's, and a character that is younger than
-they are takes no part in normalisation. Needs the packages `tokenizers` and `unicodedata2`.
+they are takes no part in normalisation. Needs the packages `tokenizers` (the version of
+t/requirements.txt) and, beside them, `unicodedata2`.
 
     build/venv/bin/python t/oracle/unicode_tables.py [--check]
 """

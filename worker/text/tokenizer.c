@@ -21,8 +21,7 @@
 
 enum { TEXT_MAX = 256 << 20 };
 
-/* What Rust's char::is_numeric() says: one Unicode ahead of the regular expressions' tables. */
-static const char digits_regex[] = "[\\p{N}\\x{11DE0}-\\x{11DE9}\\x{16FF4}-\\x{16FF6}]";
+static const char digits_regex[] = "\\p{N}";
 
 struct pd_tokenizer {
     struct pd_vocabulary vocabulary;

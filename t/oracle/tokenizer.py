@@ -1,0 +1,250 @@
+#!/usr/bin/env python3
+"""Compares the worker's tokenizer with Hugging Face's `tokenizers`, id for id, over generated text.
+
+    build/venv/bin/python t/oracle/tokenizer.py DRIVER [--gguf FILE] [--json DIR] [--count N] [--seed N]
+
+DRIVER is the built t/oracle/tokenize.c. Families: SmolLM2, from the vocabulary in a GGUF file, read
+once as a tokenizer.json made of it and once by the name of its pre-tokeniser; and any directory with a
+tokenizer.json (Qwen3's, say). A family whose file is not given is skipped, and said so. Half of the
+lists of ids that are compared the other way, id to text, are random: they hold broken characters.
+"""
+import argparse
+import json
+import os
+import pathlib
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+
+import gguf
+import tokenizers
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+
+SCRATCH = pathlib.Path(__file__).resolve().parents[2] / "build/oracle"
+
+# ---- text ------------------------------------------------------------------------------------------
+
+WORDS = """the of and to in is that for it as was with be by on not he I'm you're they've it's we'll don't
+SHOULDN'T Can'T I'Ve He'LL she'd naïve café résumé Zürich señor don’t O'Brien rock'n'roll e-mail state-of-the-art
+Transformer tokenizer KV-cache prefill decode https://example.org/a?b=c&d=%20 3.14159 1,000,000 0x7fff 2024-02-29
+""".split()
+CODE = ["def f(x):\n    return x ** 2\n", "for (int i = 0; i < n; ++i) {\n\t\ta[i] += b[i];\n}\n", "#include <stdio.h>\n",
+        "SELECT * FROM t WHERE a <> 'b';\n", "if err != nil {\n\treturn nil, err\n}\n", "<div class=\"x\">&nbsp;</div>\r\n",
+        "let x = Some(|y| y?.z());\n", "\\begin{align} e^{i\\pi}+1 &= 0 \\\\\n", "$ ls -la | grep '^d' >> out.txt 2>&1\n", "    ", "\t\t"]
+CONTRACTIONS = ["'s", "'S", "'\u017f", "'t", "'T", "'re", "'RE", "'rE", "'ve", "'VE", "'m", "'M", "'ll", "'LL", "'lL", "'d", "'D",
+                "’s", "’t", "'\u212a", "''s", "'r", "'l", "'v", "'ſs", "'sS"]
+SPACE = ["\t", "\n", "\v", "\f", "\r", " ", "\x1c", "\x1d", "\x1e", "\x1f", "\x85", "\xa0", "\u1680", "\u180e", "\u2000", "\u2003",
+         "\u2007", "\u200a", "\u200b", "\u2028", "\u2029", "\u202f", "\u205f", "\u2060", "\u3000", "\ufeff", "\r\n", "\n\n", "  ", "   ",
+         " \n", "\n ", "\t\n", "        "]
+SCRIPTS = [(0x4E00, 0x9FFF), (0x3041, 0x30FF), (0x600, 0x6FF), (0x590, 0x5FF), (0x400, 0x4FF), (0x370, 0x3FF), (0x900, 0x97F),
+           (0xE00, 0xE7F), (0xAC00, 0xD7A3), (0x1100, 0x11FF), (0x980, 0x9FF), (0xB80, 0xBFF), (0xD00, 0xD7F), (0x1000, 0x109F),
+           (0x1F00, 0x1FFF), (0x20000, 0x2A6DF), (0xA000, 0xA48C), (0x1200, 0x137F), (0xA0, 0x24F), (0x1E00, 0x1EFF)]
+EMOJI = ["😀", "👍🏽", "👨‍👩‍👧‍👦", "🇩🇪", "❤️", "🏴‍☠️", "1️⃣", "🤷🏾‍♀️", "☃", "™", "♥️", "🦙"]
+DIGITS = [0x30, 0x660, 0x6F0, 0x966, 0x9E6, 0xE50, 0x1040, 0xFF10, 0x1D7CE, 0x11066, 0x1E950]
+NUMBERS = list("²³¹½¾٪⅓Ⅷⅻ①⑳㊿〇〡一二三万") + ["\U0001d7ff", "\U00010107", "\u3007", "\u19da", "\u0bf0"]
+MARKS = [(0x300, 0x36F), (0x591, 0x5BD), (0x64B, 0x65F), (0x93C, 0x94D), (0xE38, 0xE4B), (0x1AB0, 0x1ACE), (0x1DC0, 0x1DFF),
+         (0x20D0, 0x20F0), (0xFE20, 0xFE2F), (0x3099, 0x309A), (0x1D165, 0x1D172), (0x9BE, 0x9D7), (0xB3E, 0xB57), (0x1161, 0x1175),
+         (0x11A8, 0x11C2), (0x8CA, 0x8E1), (0x10D24, 0x10D27), (0x1E130, 0x1E136), (0x11930, 0x11944)]
+COMPOSED = "éÅÅΩK;`´ǖḍ̇ẛ̣ÅﬁﬀſﬅİıßΆΐ가각힣ख़गড়ਲ਼ଡ଼གྷנּשׂ⫝̸𝅗𝅥丽〉\u0344\u0958\u212b\u1fef\u2126\ufb2c"
+PUNCTUATION = list("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~") + ["...", "—", "…", "«", "»", "、", "。", "！", "？", "（", "）", "؟", "।", "::", "//", "->", "=="]
+LOOK_ALIKES = ["<|im_start|>", "<|im_end|>", "<|im_start|", "<|im_<|im_end|>", "<|endoftext|>", "<|endoftext|", "<think>", "</think>",
+               "<tool_call>", "</tool_call >", "<|", "|>", "<<|im_end|>>", "<|im_start|>user\n", "<repo_name>", "<file_sep>", "<jupyter_code>",
+               "<|IM_END|>", "<|im_end|>\u0301", "é<|im_end|>", "Ġ", "Ċ", "ĠĠ", "[PAD]", "<s>", "</s>"]
+
+
+def inside(rng, ranges):
+    first, last = rng.choice(ranges)
+    return chr(rng.randint(first, last))
+
+
+def any_character(rng):
+    c = rng.choice([rng.randrange(0x80), rng.randrange(0x800), rng.randrange(0x10000), rng.randrange(0x110000)])
+    return chr(c) if not 0xD800 <= c <= 0xDFFF else "\ufffd"
+
+
+def atom(rng):
+    kind = rng.randrange(16)
+    if kind == 0:
+        return " ".join(rng.choice(WORDS) for _ in range(rng.randint(1, 8)))
+    if kind == 1:
+        return rng.choice(WORDS).title() + rng.choice(CONTRACTIONS) + rng.choice(["", " ", "x", "S"])
+    if kind == 2:
+        return rng.choice(CODE)
+    if kind == 3:
+        return "".join(rng.choice(SPACE) for _ in range(rng.randint(1, 6)))
+    if kind in (4, 5):
+        script = [rng.choice(SCRIPTS)]
+        return "".join(inside(rng, script) for _ in range(rng.randint(1, 12)))
+    if kind == 6:
+        return rng.choice(EMOJI)
+    if kind == 7:
+        zero = rng.choice(DIGITS)
+        return "".join(chr(zero + rng.randrange(10)) for _ in range(rng.randint(1, 7)))
+    if kind == 8:
+        return rng.choice(NUMBERS)
+    if kind == 9:
+        return rng.choice("aeiouAnıKſ가가 ") + "".join(inside(rng, MARKS) for _ in range(rng.randint(1, 4)))
+    if kind == 10:
+        return rng.choice(COMPOSED) + (inside(rng, MARKS) if rng.randrange(2) else "")
+    if kind == 11:
+        return "".join(rng.choice(PUNCTUATION) for _ in range(rng.randint(1, 4)))
+    if kind == 12:
+        return rng.choice(LOOK_ALIKES)
+    if kind == 13:
+        return bytes(rng.randrange(256) for _ in range(rng.randint(1, 8))).decode("utf-8", "replace")
+    if kind == 14:
+        return "".join(any_character(rng) for _ in range(rng.randint(1, 6)))
+    return rng.choice(WORDS)[: rng.randint(1, 9)] + rng.choice(["", " ", "\n", "\u3000"])
+
+
+def texts(rng, count):
+    for i in range(count):
+        if i % 997 == 0:  # long runs of one thing: the places where a shortcut would show
+            yield rng.choice([" ", "a", "\n", "1", "!", "中", "\u0301", "é", "'s", "<|"]) * rng.randint(100, 3000)
+        else:
+            yield "".join(atom(rng) for _ in range(rng.randint(1, 14)))
+
+
+# ---- ours ------------------------------------------------------------------------------------------
+
+
+def ask(driver, arguments, records):
+    """Runs the driver; returns its digest and the list of what it answered to each record."""
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen([driver, *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
+
+        def feed():
+            for record in records:
+                process.stdin.write(record)
+            process.stdin.close()
+
+        feeder = threading.Thread(target=feed)
+        feeder.start()
+        digest = process.stdout.readline().decode().strip()
+        answer = process.stdout.read()
+        feeder.join()
+        if process.wait() != 0:
+            log.seek(0)
+            sys.exit(log.read().decode())
+    return digest, answer
+
+
+def encode_with(driver, arguments, samples):
+    records = (b"e" + struct.pack("<I", len(t)) + t for t in (s.encode() for s in samples))
+    digest, answer = ask(driver, arguments, records)
+    at, result = 0, []
+    for _ in samples:
+        (count,) = struct.unpack_from("<I", answer, at)
+        count = 0 if count == 0xFFFFFFFF else count
+        result.append(list(struct.unpack_from(f"<{count}i", answer, at + 4)))
+        at += 4 + 4 * count
+    return digest, result
+
+
+def decode_with(driver, arguments, lists):
+    _, answer = ask(driver, arguments, (b"d" + struct.pack(f"<I{len(x)}I", len(x), *x) for x in lists))
+    at, result = 0, []
+    for _ in lists:
+        (length,) = struct.unpack_from("<I", answer, at)
+        result.append(answer[at + 4 : at + 4 + length].decode())
+        at += 4 + length
+    return result
+
+
+# ---- theirs ----------------------------------------------------------------------------------------
+
+
+def from_gguf(path):
+    """SmolLM2's tokenizer as its makers define it, with the vocabulary out of a GGUF file. Leaves a
+    tokenizer.json and a dump in SCRATCH; returns the former's path, the latter's and the rules' name."""
+    fields = gguf.GGUFReader(path).fields
+    tokens, kinds, merges = (fields["tokenizer.ggml." + k].contents() for k in ("tokens", "token_type", "merges"))
+    pre = fields["tokenizer.ggml.pre"].contents()
+    assert fields["tokenizer.ggml.model"].contents() == "gpt2" and pre == "smollm", pre
+    made = tokenizers.Tokenizer(models.BPE(vocab={t: i for i, t in enumerate(tokens)}, merges=[tuple(m.split(" ")) for m in merges]))
+    made.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
+    )
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([AddedToken(t, special=True, normalized=False) for t, k in zip(tokens, kinds) if k == 3])
+    SCRATCH.mkdir(parents=True, exist_ok=True)
+    made.save(str(SCRATCH / "smollm2.json"))
+    with open(SCRATCH / "smollm2.dump", "wb") as dump:
+        dump.write(struct.pack("<II", len(tokens), len(merges)))
+        for token, kind in zip(tokens, kinds):
+            text = token.encode()
+            dump.write(struct.pack("<BI", {1: 0, 4: 1, 3: 2}.get(kind, 3), len(text)) + text)
+        for merge in merges:
+            text = merge.encode()
+            dump.write(struct.pack("<I", len(text)) + text)
+    return SCRATCH / "smollm2.json", SCRATCH / "smollm2.dump", pre
+
+
+def id_lists(rng, encoded, vocabulary):
+    for i, ids in enumerate(encoded):
+        if i % 2:
+            yield ids
+        else:  # single bytes and ids of all kinds, so that characters break
+            yield [rng.randrange(600) if rng.randrange(3) else rng.randrange(vocabulary) for _ in range(rng.randint(1, 24))]
+
+
+# ---- comparison ------------------------------------------------------------------------------------
+
+
+def compare(what, ours, theirs, inputs):
+    wrong = [i for i in range(len(inputs)) if ours[i] != theirs[i]]
+    for i in wrong[:5]:
+        print(f"  {what} differs: {ascii(inputs[i])[:300]}\n    ours   {ascii(ours[i])[:300]}\n    theirs {ascii(theirs[i])[:300]}")
+    print(f"  {what}: {len(inputs)} compared, {len(wrong)} differ", flush=True)
+    return not wrong
+
+
+def check(name, driver, json_path, arguments, count, seed):
+    rng = random.Random(seed)
+    theirs = tokenizers.Tokenizer.from_file(str(json_path))
+    samples = list(texts(rng, count))
+    print(f"{name}: {sum(len(s.encode()) for s in samples)} bytes of text", flush=True)
+    expected = [e.ids for e in theirs.encode_batch(samples, add_special_tokens=True)]
+    digest, ours = encode_with(driver, arguments, samples)
+    good = compare("text to ids", ours, expected, samples)
+    lists = list(id_lists(rng, expected, theirs.get_vocab_size()))
+    good &= compare("ids to text", decode_with(driver, arguments, lists), theirs.decode_batch(lists, skip_special_tokens=True), lists)
+    return good, digest
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("driver")
+    parser.add_argument("--gguf", default=os.environ.get("PD_GGUF"), help="a SmolLM2 model (or $PD_GGUF)")
+    parser.add_argument("--json", default=os.environ.get("PD_TOKENIZER_DIR"), help="a directory with a tokenizer.json (or $PD_TOKENIZER_DIR)")
+    parser.add_argument("--count", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    good = True
+
+    if options.gguf:
+        path, dump, pre = from_gguf(options.gguf)
+        fine, digest = check("SmolLM2 from tokenizer.json", options.driver, path, ["json", path], options.count, options.seed)
+        good &= fine
+        fine, other = check(f"SmolLM2 by the name {pre}", options.driver, path, ["dump", dump, pre], options.count, options.seed + 1)
+        good &= fine and digest == other
+        print(f"  digests: {'equal' if digest == other else 'differ'}")
+    else:
+        print("SmolLM2: skipped, no --gguf and no $PD_GGUF")
+    if options.json and pathlib.Path(options.json, "tokenizer.json").exists():
+        directory = pathlib.Path(options.json)
+        files = [directory / "tokenizer.json"]
+        if (directory / "tokenizer_config.json").exists():
+            files.append(directory / "tokenizer_config.json")
+        fine, _ = check(directory.name, options.driver, files[0], ["json", *files], options.count, options.seed + 2)
+        good &= fine
+    else:
+        print("tokenizer.json: skipped, no --json and no $PD_TOKENIZER_DIR with one")
+    sys.exit(0 if good else "the tokenizers differ")
+
+
+if __name__ == "__main__":
+    main()
