@@ -131,8 +131,12 @@ check-unit: $(UNIT_BIN)
 check-module: module venv
 	PD_BUILD='$(BUILD)' prove -It/lib t/*.t
 
+# Each folder of tests brings its own rules: t/oracle/oracle.mk and its neighbours. A folder's target is
+# check-NAME.
+include $(wildcard t/*/*.mk)
+
 .PHONY: clean
 clean:
 	rm -rf $(BUILD)/worker $(BUILD)/kernels $(BUILD)/proto $(BUILD)/t $(BUILD)/nginx $(BUILD)/pd-worker $(BUILD)/*.a
 
--include $(WORKER_OBJ:.o=.d) $(KERNEL_OBJ:.o=.d) $(HELP_OBJ:.o=.d) $(UNIT_BIN:%=%.d) $(MAIN_OBJ:.o=.d)
+-include $(WORKER_OBJ:.o=.d) $(KERNEL_OBJ:.o=.d) $(HELP_OBJ:.o=.d) $(UNIT_BIN:%=%.d) $(wildcard $(BUILD)/t/oracle/*.d) $(MAIN_OBJ:.o=.d)
