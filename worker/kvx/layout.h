@@ -1,0 +1,96 @@
+/* Where the bytes of a KV block lie in a pool, and how a hand-off is cut into reads.
+ *
+ * A pool is [layer][kv_head][block][K|V][token][dim]. One (layer, kv_head) is a *plane*; the blocks of
+ * a plane lie side by side, K and V of a block together:
+ *
+ *     plane 0: | block 0 | block 1 | ...   plane 1: | block 0 | block 1 | ...
+ *
+ * so a run of adjacent blocks is one contiguous range per plane, and blocks x planes ranges shrink to
+ * runs x planes. Offsets, not addresses, travel: each end adds them to its own mapping (or its
+ * registered region). Behind the pool, on a page of their own, lie the generation words: one 64-bit
+ * word per block (rule 15).
+ *
+ * Pure functions: no memory is touched here. */
+#ifndef PD_KVX_LAYOUT_H
+#define PD_KVX_LAYOUT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/kernels.h"
+#include "worker/base/error.h"
+
+enum {
+    PD_LAYOUT_DIMENSION_MAX = 1024, /* layers, KV heads, head dimension */
+    PD_LAYOUT_BLOCK_MIN = 8,        /* tokens */
+    PD_LAYOUT_BLOCK_MAX = 32,
+    PD_READ_RANGES = 256,     /* in one read */
+    PD_READ_BYTES = 1 << 20, /* in one read: long enough to be fast, short enough to drain soon */
+};
+
+struct pd_layout {
+    uint32_t layers, kv_heads, block_size, head_dim, element_bytes;
+    uint64_t blocks;       /* at most INT32_MAX */
+    uint64_t block_bytes;  /* K and V of one block in one plane */
+    uint64_t plane_bytes;  /* all blocks of one plane */
+    uint64_t bytes;        /* the whole pool */
+    uint64_t words_offset; /* where the generation words begin: `bytes`, padded to a page */
+    uint64_t total;        /* pool, padding and words */
+};
+
+/* Fills the derived members from the first six; PD_INVALID names the number that is out of bounds. The
+ * numbers may be a peer's. */
+int pd_layout_derive(struct pd_layout *layout, struct pd_error *error);
+
+/* PD_UNSUPPORTED for a pool of another type than F32, F16, BF16. */
+int pd_layout_of_pool(const struct pd_kv_pool *pool, struct pd_layout *layout,
+                      struct pd_error *error);
+
+/* Whether blocks of one pool can be copied into the other as they are: everything but the number of
+ * blocks is equal. The error shows both shapes. */
+int pd_layout_match(const struct pd_layout *source, const struct pd_layout *own,
+                    struct pd_error *error);
+
+static inline uint32_t pd_layout_blocks_for(const struct pd_layout *layout, uint32_t tokens)
+{
+    return tokens / layout->block_size + (tokens % layout->block_size != 0);
+}
+
+/* Which blocks a range of the pool covers. False unless it is a run of whole blocks of one plane. */
+bool pd_layout_locate(const struct pd_layout *layout, uint64_t offset, uint64_t length,
+                      uint32_t *first, uint32_t *count);
+
+/* A run of adjacent blocks. */
+struct pd_extent {
+    uint32_t first, count;
+};
+
+/* One contiguous piece: bytes of the source's pool to bytes of the reader's. */
+struct pd_range {
+    uint64_t source, destination; /* offsets in the two pools */
+    uint32_t length;
+};
+
+/* The reads that bring blocks [next, end) of a prompt over, plane by plane. `source` and `destination`
+ * name the prompt's blocks in order, in either pool; both are borrowed. */
+struct pd_plan {
+    const struct pd_layout *from, *to;
+    const uint32_t *source;
+    const int32_t *destination;
+    size_t first, end, next;
+    uint32_t plane;
+};
+
+void pd_plan_begin(struct pd_plan *plan, const struct pd_layout *from, const uint32_t *source,
+                   const struct pd_layout *to, const int32_t *destination, size_t first,
+                   size_t end);
+
+/* Whether reads are left. */
+bool pd_plan_more(const struct pd_plan *plan);
+
+/* Fills the ranges of the next read, at most PD_READ_RANGES and PD_READ_BYTES, and returns how many;
+ * 0 at the end. */
+size_t pd_plan_next(struct pd_plan *plan, struct pd_range ranges[PD_READ_RANGES]);
+
+#endif
