@@ -6,7 +6,7 @@
  * callback runs on that thread and must not block.
  *
  *        engine ──offer/ready/complete/revoke──▶ ┌─────┐ ──released──▶ engine           (source)
- *        engine ──fetch/want/cancel───────────▶ │ kvx │ ──claimed/landed/complete/closed──▶ (reader)
+ *        engine ──fetch/want/cancel───────────▶ │ kvx │ ──claimed/sampled/complete/closed──▶ (reader)
  *        link   ──bytes of control messages───▶ └─────┘ ──bytes to send, open, close──▶ link
  *
  * The control messages are proto/pd.proto's KvToSource and KvFromSource; the link room carries them
@@ -22,7 +22,10 @@
 #include "worker/base/error.h"
 #include "worker/model/model.h"
 
-enum { PD_KVX_SECRET = 16 };
+enum {
+    PD_KVX_SECRET = 16,
+    PD_KVX_EPOCH = 1, /* what tickets carry: the pool is never rebuilt within a boot */
+};
 
 struct pd_kvx;
 
@@ -58,7 +61,8 @@ struct pd_kvx_callbacks {
      * of a fetch that went well; the source has been told to release. */
     void (*complete)(void *engine, uint64_t fetch, uint32_t first_token, int finish,
                      uint32_t source_cached, const struct pd_kvx_stats *stats);
-    /* The source has sampled (may come before the last bytes have landed). */
+    /* The source has sampled (may come before the last bytes have landed). If `finish` is not NONE the
+     * answer ends here: cancel the fetch, nothing else needs to be read (rule 14). */
     void (*sampled)(void *engine, uint64_t fetch, uint32_t first_token, int finish);
     /* The fetch is over without success: every read has ended, the destination blocks are the
      * engine's again. `why` is for people. Last callback of a fetch that failed or was cancelled. */
@@ -68,6 +72,8 @@ struct pd_kvx_callbacks {
 
     /* Reader: open a control stream to `address` and report pd_kvx_link_up or _down with this id. */
     void (*open_link)(void *link, uint64_t id, const char *address);
+    /* kvx has ended this link by itself: end the stream behind what was sent, of a link that is still
+     * being opened the attempt. Reports about the id are ignored from here on. */
     void (*close_link)(void *link, uint64_t id);
     /* Either direction; `bytes` is malloc'ed and becomes the link's. */
     void (*send)(void *link, uint64_t id, uint8_t *bytes, size_t length);
@@ -77,10 +83,10 @@ struct pd_kvx_options {
     const char *instance;
     uint64_t boot;
     struct pd_fingerprint fingerprint;
-    struct pd_kv_pool pool;   /* shape; the buffer is reached through `memory` */
-    struct pd_export memory;  /* fd stays the caller's; kvx maps it itself */
-    const char *transport;    /* "auto", "shm", "tcp" */
-    const char *bind_host;    /* tcp data listener and what peers connect to */
+    struct pd_kv_pool pool;  /* shape; the buffer is reached through `memory` */
+    struct pd_export memory; /* fd stays the caller's; kvx maps it itself */
+    const char *transport;   /* "auto", "shm", "tcp" */
+    const char *bind_host;   /* tcp: where peers connect to; one address, no wildcard */
     uint32_t max_model_len;
     uint32_t claim_timeout_ms; /* an offer nobody claimed is withdrawn after this; 0: 60 s */
     uint32_t silence_ms;       /* a link without a message for so long is torn down; 0: 5 s */
@@ -89,7 +95,8 @@ struct pd_kvx_options {
 
 /* Starts the thread. Reserves the generation words behind the pool in the exported memory if there is
  * room (pd_kvx_pool_bytes says how much to reserve). */
-int pd_kvx_create(const struct pd_kvx_options *options, struct pd_kvx **kvx, struct pd_error *error);
+int pd_kvx_create(const struct pd_kvx_options *options, struct pd_kvx **kvx,
+                  struct pd_error *error);
 
 /* Tears down all links, waits for all reads, calls what is owed, ends the thread. */
 void pd_kvx_destroy(struct pd_kvx *kvx);
@@ -98,10 +105,10 @@ void pd_kvx_destroy(struct pd_kvx *kvx);
  * word per block. */
 size_t pd_kvx_pool_bytes(const struct pd_kv_pool *pool);
 
-/* ---- source: called by the engine --------------------------------------------------------------- */
+/* ---- source: called by the engine ----------------------------------------------------------- */
 
 struct pd_kvx_offer {
-    uint64_t generation; /* never reused within a boot */
+    uint64_t generation;   /* never reused within a boot */
     const int32_t *blocks; /* copied; the prompt's, in order */
     size_t block_count;
     const int32_t *prompt; /* copied */
@@ -110,6 +117,8 @@ struct pd_kvx_offer {
     uint8_t secret[PD_KVX_SECRET];
 };
 
+/* PD_INVALID: the numbers do not fit the pool; PD_FULL: 4096 tickets are out; PD_NO_MEMORY. Nothing
+ * follows then. */
 int pd_kvx_offer(struct pd_kvx *kvx, const struct pd_kvx_offer *offer);
 /* KV of the first `tokens` tokens is in the pool (cumulative). */
 void pd_kvx_ready(struct pd_kvx *kvx, uint64_t generation, uint32_t tokens);
@@ -127,9 +136,10 @@ void pd_kvx_forget_owner(struct pd_kvx *kvx, uint64_t owner);
  * finds out (rule 15). Cheap: one atomic add per block. */
 void pd_kvx_recycled(struct pd_kvx *kvx, const int32_t *blocks, size_t count);
 
-/* ---- reader: called by the engine --------------------------------------------------------------- */
+/* ---- reader: called by the engine ----------------------------------------------------------- */
 
-/* Claims a ticket. `fetch` is the engine's id, not reused within a boot. Answers by `claimed` or `closed`. */
+/* Claims a ticket. `fetch` is the engine's id, not reused within a boot. Answers by `claimed` or
+ * `closed`, for a bad ticket too; PD_FULL (4096 are under way) or PD_NO_MEMORY: nothing follows. */
 int pd_kvx_fetch(struct pd_kvx *kvx, uint64_t fetch, const struct pd_ticket *ticket);
 /* After `claimed`: read tokens from block number `from_block` of the prompt on (those before it are
  * held already) into `blocks` (copied; one per block of the prompt, the first `from_block` ignored).
@@ -139,7 +149,7 @@ void pd_kvx_fetch_want(struct pd_kvx *kvx, uint64_t fetch, size_t from_block, co
 /* Ends in `closed`, unless `complete` was already on its way. */
 void pd_kvx_fetch_cancel(struct pd_kvx *kvx, uint64_t fetch);
 
-/* ---- control streams: called by the link room --------------------------------------------------- */
+/* ---- control streams: called by the link room ----------------------------------------------- */
 
 /* Reader side: the stream asked for by open_link. */
 void pd_kvx_link_up(struct pd_kvx *kvx, uint64_t id);
@@ -150,7 +160,7 @@ void pd_kvx_reader_up(struct pd_kvx *kvx, uint64_t id, const char *peer);
 /* A message on either kind of stream; `bytes` is copied. */
 void pd_kvx_receive(struct pd_kvx *kvx, uint64_t id, const uint8_t *bytes, size_t length);
 
-/* ---- for reports -------------------------------------------------------------------------------- */
+/* ---- for reports ---------------------------------------------------------------------------- */
 
 struct pd_kvx_link_state {
     char peer[129];

@@ -136,27 +136,28 @@ static size_t run_length(const struct pd_plan *plan, uint64_t room)
     return n;
 }
 
-size_t pd_plan_next(struct pd_plan *plan, struct pd_range ranges[PD_READ_RANGES])
+bool pd_plan_next(struct pd_plan *plan, struct pd_read *read)
 {
     const struct pd_layout *from = plan->from, *to = plan->to;
-    uint64_t room = PD_READ_BYTES;
-    size_t count = 0;
 
-    while (pd_plan_more(plan) && count < PD_READ_RANGES && room >= from->block_bytes) {
-        size_t blocks = run_length(plan, room);
-        struct pd_range *range = &ranges[count++];
+    read->count = 0;
+    read->bytes = 0;
+    while (pd_plan_more(plan) && read->count < PD_READ_RANGES &&
+           PD_READ_BYTES - read->bytes >= from->block_bytes) {
+        size_t blocks = run_length(plan, PD_READ_BYTES - read->bytes);
+        struct pd_range *range = &read->ranges[read->count++];
 
         range->source =
             plan->plane * from->plane_bytes + plan->source[plan->next] * from->block_bytes;
         range->destination = plan->plane * to->plane_bytes +
                              (uint64_t)plan->destination[plan->next] * to->block_bytes;
         range->length = (uint32_t)(blocks * from->block_bytes);
-        room -= range->length;
+        read->bytes += range->length;
         plan->next += blocks;
         if (plan->next == plan->end) {
             plan->next = plan->first;
             plan->plane++;
         }
     }
-    return count;
+    return read->count > 0;
 }

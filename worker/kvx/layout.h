@@ -1,12 +1,12 @@
 /* Where the bytes of a KV block lie in a pool, and how a hand-off is cut into reads.
  *
- * A pool is [layer][kv_head][block][K|V][token][dim]. One (layer, kv_head) is a *plane*; the blocks of
- * a plane lie side by side, K and V of a block together:
+ * A pool is [layer][kv_head][block][K|V][token][dim]. One (layer, kv_head) is a *plane*; the blocks
+ * of a plane lie side by side, K and V of a block together:
  *
  *     plane 0: | block 0 | block 1 | ...   plane 1: | block 0 | block 1 | ...
  *
- * so a run of adjacent blocks is one contiguous range per plane, and blocks x planes ranges shrink to
- * runs x planes. Offsets, not addresses, travel: each end adds them to its own mapping (or its
+ * so a run of adjacent blocks is one contiguous range per plane, and blocks x planes ranges shrink
+ * to runs x planes. Offsets, not addresses, travel: each end adds them to its own mapping (or its
  * registered region). Behind the pool, on a page of their own, lie the generation words: one 64-bit
  * word per block (rule 15).
  *
@@ -25,7 +25,7 @@ enum {
     PD_LAYOUT_DIMENSION_MAX = 1024, /* layers, KV heads, head dimension */
     PD_LAYOUT_BLOCK_MIN = 8,        /* tokens */
     PD_LAYOUT_BLOCK_MAX = 32,
-    PD_READ_RANGES = 256,     /* in one read */
+    PD_READ_RANGES = 256,    /* in one read */
     PD_READ_BYTES = 1 << 20, /* in one read: long enough to be fast, short enough to drain soon */
 };
 
@@ -39,8 +39,8 @@ struct pd_layout {
     uint64_t total;        /* pool, padding and words */
 };
 
-/* Fills the derived members from the first six; PD_INVALID names the number that is out of bounds. The
- * numbers may be a peer's. */
+/* Fills the derived members from the first six; PD_INVALID names the number that is out of bounds.
+ * The numbers may be a peer's. */
 int pd_layout_derive(struct pd_layout *layout, struct pd_error *error);
 
 /* PD_UNSUPPORTED for a pool of another type than F32, F16, BF16. */
@@ -72,8 +72,16 @@ struct pd_range {
     uint32_t length;
 };
 
-/* The reads that bring blocks [next, end) of a prompt over, plane by plane. `source` and `destination`
- * name the prompt's blocks in order, in either pool; both are borrowed. */
+/* One request for bytes: the unit that is in flight, and that a drain waits for. */
+struct pd_read {
+    uint64_t generation; /* of the ticket that allows it */
+    uint64_t bytes;
+    size_t count;
+    struct pd_range ranges[PD_READ_RANGES];
+};
+
+/* The reads that bring blocks [next, end) of a prompt over, plane by plane. `source` and
+ * `destination` name the prompt's blocks in order, in either pool; both are borrowed. */
 struct pd_plan {
     const struct pd_layout *from, *to;
     const uint32_t *source;
@@ -89,8 +97,8 @@ void pd_plan_begin(struct pd_plan *plan, const struct pd_layout *from, const uin
 /* Whether reads are left. */
 bool pd_plan_more(const struct pd_plan *plan);
 
-/* Fills the ranges of the next read, at most PD_READ_RANGES and PD_READ_BYTES, and returns how many;
- * 0 at the end. */
-size_t pd_plan_next(struct pd_plan *plan, struct pd_range ranges[PD_READ_RANGES]);
+/* Fills bytes, count and ranges of the next read, at most PD_READ_RANGES and PD_READ_BYTES; false
+ * at the end. */
+bool pd_plan_next(struct pd_plan *plan, struct pd_read *read);
 
 #endif

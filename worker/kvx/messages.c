@@ -1,12 +1,12 @@
 #include "worker/kvx/messages.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "proto/pd.pb-c.h"
 
-/* ---- packing -------------------------------------------------------------------------------------- */
+/* ---- packing
+ * -------------------------------------------------------------------------------------- */
 
 static uint8_t *pack(const ProtobufCMessage *message, size_t *length)
 {
@@ -203,7 +203,8 @@ uint8_t *pd_from_source_pack(const struct pd_from_source *from, size_t *length)
     return pack(&message.base, length);
 }
 
-/* ---- unpacking: the budget ------------------------------------------------------------------------ */
+/* ---- unpacking: the budget
+ * ------------------------------------------------------------------------ */
 
 /* protobuf-c takes about 50 bytes for a two-byte sub-message; the budget caps the sum. */
 struct budget {
@@ -250,7 +251,8 @@ static size_t from_source_budget(uint32_t max_tokens)
     return 32768 + 4 * (size_t)max_tokens + 256 * blocks_max(max_tokens);
 }
 
-/* ---- unpacking: fields ---------------------------------------------------------------------------- */
+/* ---- unpacking: fields
+ * ---------------------------------------------------------------------------- */
 
 static int take_name(const char *field, const char *from, char *to, size_t size,
                      struct pd_error *error)
@@ -274,9 +276,12 @@ static int take_bytes(const char *field, const ProtobufCBinaryData *from, uint8_
     return PD_OK;
 }
 
-static void take_why(const char *from, char to[PD_KV_WHY])
+void pd_kv_cut(char *to, size_t size, const char *from)
 {
-    snprintf(to, PD_KV_WHY, "%s", from);
+    size_t length = strnlen(from, size - 1);
+
+    memcpy(to, from, length);
+    to[length] = '\0';
 }
 
 static int take_fingerprint(const Pd__V1__Fingerprint *from, struct pd_fingerprint *to,
@@ -312,11 +317,11 @@ static int take_reader_hello(const Pd__V1__KvReaderHello *from, struct pd_reader
         take_fingerprint(from->fingerprint, &to->fingerprint, error) != PD_OK)
         return PD_INVALID;
     if (from->n_transports > PD_KV_TRANSPORTS)
-        return pd_fail(error, PD_INVALID, "hello: %zu transports, more than %d",
-                       from->n_transports, PD_KV_TRANSPORTS);
+        return pd_fail(error, PD_INVALID, "hello: %zu transports, more than %d", from->n_transports,
+                       PD_KV_TRANSPORTS);
     to->transport_count = from->n_transports;
     for (size_t i = 0; i < from->n_transports; i++)
-        snprintf(to->transports[i], sizeof(to->transports[i]), "%s", from->transports[i]);
+        pd_kv_cut(to->transports[i], sizeof(to->transports[i]), from->transports[i]);
     return PD_OK;
 }
 
@@ -348,7 +353,7 @@ static int take_source_hello(const Pd__V1__KvSourceHello *from, struct pd_source
     to->boot = from->boot;
     to->epoch = from->epoch;
     to->link_key = from->link_key;
-    take_why(from->why, to->why);
+    pd_kv_cut(to->why, sizeof(to->why), from->why);
     if (take_name("hello.instance", from->instance, to->instance, sizeof(to->instance), error) !=
             PD_OK ||
         take_name("hello.transport", from->transport, to->transport, sizeof(to->transport),
@@ -424,7 +429,8 @@ static int take_claimed(const Pd__V1__KvClaimed *from, uint32_t max_tokens, stru
     return take_extents(from, to, error);
 }
 
-/* ---- unpacking: messages -------------------------------------------------------------------------- */
+/* ---- unpacking: messages
+ * -------------------------------------------------------------------------- */
 
 static int take_to_source(const Pd__V1__KvToSource *from, struct pd_to_source *to,
                           struct pd_error *error)
@@ -486,12 +492,12 @@ static int take_from_source(const Pd__V1__KvFromSource *from, uint32_t max_token
     case PD__V1__KV_FROM_SOURCE__KIND_GONE:
         to->kind = PD_FROM_SOURCE_GONE;
         to->gone.generation = from->gone->generation;
-        take_why(from->gone->why, to->gone.why);
+        pd_kv_cut(to->gone.why, sizeof(to->gone.why), from->gone->why);
         return PD_OK;
     case PD__V1__KV_FROM_SOURCE__KIND_REVOKED:
         to->kind = PD_FROM_SOURCE_REVOKED;
         to->gone.generation = from->revoked->generation;
-        take_why(from->revoked->why, to->gone.why);
+        pd_kv_cut(to->gone.why, sizeof(to->gone.why), from->revoked->why);
         return PD_OK;
     case PD__V1__KV_FROM_SOURCE__KIND_READY:
         to->kind = PD_FROM_SOURCE_READY;
@@ -539,7 +545,8 @@ void pd_from_source_clear(struct pd_from_source *message)
     memset(message, 0, sizeof(*message));
 }
 
-/* ---- fingerprints --------------------------------------------------------------------------------- */
+/* ---- fingerprints
+ * --------------------------------------------------------------------------------- */
 
 static int match_digest(const char *what, const uint8_t *source, const uint8_t *reader,
                         struct pd_error *error)

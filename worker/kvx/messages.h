@@ -1,9 +1,10 @@
-/* The control messages of a KV link, as plain structures, and the only place that knows their bytes.
+/* The control messages of a KV link, as plain structures, and the only place that knows their
+ * bytes.
  *
  * Unpacking is where a peer's numbers become ours: every bound of proto/pd.proto is checked here
- * before anything is sized by it, and the parser allocates from a budget, so that no message, however
- * built, takes more memory than an honest one of the largest size. What only the state machines can
- * judge (is this my ticket, does the count fit the prompt) is left to them. */
+ * before anything is sized by it, and the parser allocates from a budget, so that no message,
+ * however built, takes more memory than an honest one of the largest size. What only the state
+ * machines can judge (is this my ticket, does the count fit the prompt) is left to them. */
 #ifndef PD_KVX_MESSAGES_H
 #define PD_KVX_MESSAGES_H
 
@@ -17,15 +18,16 @@
 
 enum {
     PD_KV_PROTOCOL = 1,
-    PD_KV_NAME = 128 + 1,     /* instance, host id */
-    PD_KV_ADDRESS = 256 + 1,  /* host:port, socket name */
-    PD_KV_WHY = 256 + 1,      /* a sentence for people; longer ones are cut */
-    PD_KV_TRANSPORTS = 8,     /* wanted by a reader */
-    PD_KV_TRANSPORT = 8,      /* bytes of a transport's name with its zero */
+    PD_KV_NAME = 128 + 1,       /* instance, host id */
+    PD_KV_ADDRESS = 256 + 1,    /* host:port, socket name */
+    PD_KV_WHY = 256 + 1,        /* a sentence for people; longer ones are cut */
+    PD_KV_TRANSPORTS = 8,       /* wanted by a reader */
+    PD_KV_TRANSPORT = 8,        /* bytes of a transport's name with its zero */
     PD_KV_TO_SOURCE_MAX = 8192, /* bytes of one message to a source */
 };
 
-/* ---- reader to source ----------------------------------------------------------------------------- */
+/* ---- reader to source
+ * ----------------------------------------------------------------------------- */
 
 enum pd_to_source_kind {
     PD_TO_SOURCE_UNKNOWN, /* of a later protocol: ignored, but a sign of life */
@@ -60,7 +62,8 @@ struct pd_to_source {
     };
 };
 
-/* ---- source to reader ----------------------------------------------------------------------------- */
+/* ---- source to reader
+ * ----------------------------------------------------------------------------- */
 
 enum pd_from_source_kind {
     PD_FROM_SOURCE_UNKNOWN,
@@ -121,18 +124,23 @@ struct pd_from_source {
     };
 };
 
-/* ---- bytes ---------------------------------------------------------------------------------------- */
+/* Copies a sentence, cut to what fits. */
+void pd_kv_cut(char *to, size_t size, const char *from);
+
+/* ---- bytes
+ * ---------------------------------------------------------------------------------------- */
 
 /* malloc'ed bytes, or NULL if there is no memory. Structures are borrowed. */
 uint8_t *pd_to_source_pack(const struct pd_to_source *message, size_t *length);
 uint8_t *pd_from_source_pack(const struct pd_from_source *message, size_t *length);
 
-/* Fills *message; PD_INVALID names the field at fault. A hello's pool layout is checked and derived. */
+/* Fills *message; PD_INVALID names the field at fault. A hello's pool layout is checked and
+ * derived. */
 int pd_to_source_unpack(const uint8_t *bytes, size_t length, struct pd_to_source *message,
                         struct pd_error *error);
 
-/* The same; prompts are bounded by `max_tokens`, and so is the size of a message. On PD_OK the caller
- * clears the message when done with it. */
+/* The same; prompts are bounded by `max_tokens`, and so is the size of a message. On PD_OK the
+ * caller clears the message when done with it. */
 int pd_from_source_unpack(const uint8_t *bytes, size_t length, uint32_t max_tokens,
                           struct pd_from_source *message, struct pd_error *error);
 void pd_from_source_clear(struct pd_from_source *message);

@@ -1,0 +1,529 @@
+#include "t/unit/kvx_pair.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+#include <fcntl.h>
+
+#include <cmocka.h>
+
+const struct kvx_shape kvx_small = {2, 2, 8, 4, 64};
+const struct kvx_shape kvx_large = {4, 2, 16, 64, 384};
+
+enum { JUNK = 0xee, PATIENCE_S = 20 };
+
+/* A control message that waits. */
+struct kvx_parcel {
+    struct kvx_parcel *next;
+    size_t link;
+    bool to_source;
+    uint8_t *bytes;
+    size_t length;
+};
+
+/* ---- the control links ---------------------------------------------------------------------- */
+
+void kvx_net_init(struct kvx_net *net)
+{
+    pthread_condattr_t attributes;
+
+    memset(net, 0, sizeof(*net));
+    pthread_mutex_init(&net->lock, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&net->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    net->last = &net->first;
+}
+
+void kvx_net_free(struct kvx_net *net)
+{
+    for (size_t i = 0; i < KVX_WORKERS; i++)
+        if (net->workers[i])
+            kvx_free(net->workers[i]);
+    while (net->first) {
+        struct kvx_parcel *parcel = net->first;
+
+        net->first = parcel->next;
+        free(parcel->bytes);
+        free(parcel);
+    }
+    pthread_cond_destroy(&net->changed);
+    pthread_mutex_destroy(&net->lock);
+}
+
+/* With the lock held. */
+static void deliver(struct kvx_net *net, struct kvx_parcel *parcel)
+{
+    const struct kvx_link *link = &net->links[parcel->link];
+    struct kvx_worker *to = parcel->to_source ? link->source : link->reader;
+    bool pass = link->alive && to->kvx;
+
+    if (pass && net->tap)
+        pass = net->tap(net->tap_context, parcel->to_source, &parcel->bytes, &parcel->length);
+    if (pass)
+        pd_kvx_receive(to->kvx, parcel->to_source ? link->source_id : link->reader_id,
+                       parcel->bytes, parcel->length);
+    free(parcel->bytes);
+    free(parcel);
+}
+
+static void on_send(void *context, uint64_t id, uint8_t *bytes, size_t length)
+{
+    struct kvx_worker *from = context;
+    struct kvx_net *net = from->net;
+    struct kvx_parcel *parcel = calloc(1, sizeof(*parcel));
+    bool found = false;
+
+    pthread_mutex_lock(&net->lock);
+    parcel->bytes = bytes;
+    parcel->length = length;
+    for (size_t i = 0; i < net->link_count && !found; i++) {
+        struct kvx_link *link = &net->links[i];
+
+        parcel->link = i;
+        parcel->to_source = link->reader == from && link->reader_id == id;
+        found = parcel->to_source || (link->source == from && link->source_id == id);
+    }
+    if (!found) {
+        free(bytes);
+        free(parcel);
+    } else if (net->held) {
+        *net->last = parcel;
+        net->last = &parcel->next;
+    } else {
+        deliver(net, parcel);
+    }
+    pthread_mutex_unlock(&net->lock);
+}
+
+static void on_open(void *context, uint64_t id, const char *address)
+{
+    struct kvx_worker *reader = context;
+    struct kvx_net *net = reader->net;
+    struct kvx_worker *source = NULL;
+
+    pthread_mutex_lock(&net->lock);
+    for (size_t i = 0; i < KVX_WORKERS; i++)
+        if (net->workers[i] && net->workers[i]->kvx && !net->workers[i]->unreachable &&
+            strcmp(net->workers[i]->address, address) == 0)
+            source = net->workers[i];
+    if (!source || net->link_count == KVX_LINKS) {
+        pd_kvx_link_down(reader->kvx, id, "connection refused");
+    } else {
+        struct kvx_link *link = &net->links[net->link_count++];
+
+        *link = (struct kvx_link){reader, source, id, pd_kvx_next_link_id(source->kvx), true};
+        pd_kvx_reader_up(source->kvx, link->source_id, reader->address);
+        pd_kvx_link_up(reader->kvx, id);
+    }
+    pthread_cond_broadcast(&net->changed);
+    pthread_mutex_unlock(&net->lock);
+}
+
+/* Behind what was sent: held messages of this direction go first. */
+static void on_close(void *context, uint64_t id)
+{
+    struct kvx_worker *from = context;
+    struct kvx_net *net = from->net;
+
+    pthread_mutex_lock(&net->lock);
+    for (size_t i = 0; i < net->link_count; i++) {
+        struct kvx_link *link = &net->links[i];
+
+        if (!link->alive)
+            continue;
+        if (link->reader == from && link->reader_id == id) {
+            link->alive = false;
+            if (link->source->kvx)
+                pd_kvx_link_down(link->source->kvx, link->source_id, "the reader hung up");
+        } else if (link->source == from && link->source_id == id) {
+            link->alive = false;
+            if (link->reader->kvx)
+                pd_kvx_link_down(link->reader->kvx, link->reader_id, "the source hung up");
+        }
+    }
+    pthread_mutex_unlock(&net->lock);
+}
+
+void kvx_hold(struct kvx_net *net)
+{
+    pthread_mutex_lock(&net->lock);
+    net->held = true;
+    pthread_mutex_unlock(&net->lock);
+}
+
+void kvx_let_go(struct kvx_net *net)
+{
+    pthread_mutex_lock(&net->lock);
+    while (net->first) {
+        struct kvx_parcel *parcel = net->first;
+
+        net->first = parcel->next;
+        deliver(net, parcel);
+    }
+    net->last = &net->first;
+    net->held = false;
+    pthread_mutex_unlock(&net->lock);
+}
+
+static void cut(struct kvx_net *net, bool told)
+{
+    pthread_mutex_lock(&net->lock);
+    for (size_t i = 0; i < net->link_count; i++) {
+        struct kvx_link *link = &net->links[i];
+
+        if (link->alive && told) {
+            if (link->reader->kvx)
+                pd_kvx_link_down(link->reader->kvx, link->reader_id, "the stream was cut");
+            if (link->source->kvx)
+                pd_kvx_link_down(link->source->kvx, link->source_id, "the stream was cut");
+        }
+        link->alive = false;
+    }
+    pthread_mutex_unlock(&net->lock);
+}
+
+void kvx_cut(struct kvx_net *net)
+{
+    cut(net, true);
+}
+
+void kvx_cut_silently(struct kvx_net *net)
+{
+    cut(net, false);
+}
+
+size_t kvx_streams(struct kvx_net *net)
+{
+    size_t count;
+
+    pthread_mutex_lock(&net->lock);
+    count = net->link_count;
+    pthread_mutex_unlock(&net->lock);
+    return count;
+}
+
+/* ---- events --------------------------------------------------------------------------------- */
+
+static void record(struct kvx_worker *worker, const struct kvx_event *event)
+{
+    pthread_mutex_lock(&worker->net->lock);
+    if (worker->event_count < KVX_EVENTS)
+        worker->events[worker->event_count++] = *event;
+    pthread_cond_broadcast(&worker->net->changed);
+    pthread_mutex_unlock(&worker->net->lock);
+}
+
+static void on_released(void *context, uint64_t generation)
+{
+    record(context, &(struct kvx_event){.kind = KVX_RELEASED, .id = generation});
+}
+
+static void on_claimed(void *context, uint64_t fetch, const uint32_t *prompt, size_t count)
+{
+    record(context, &(struct kvx_event){.kind = KVX_CLAIMED,
+                                        .id = fetch,
+                                        .prompt_first = prompt[0],
+                                        .prompt_last = prompt[count - 1],
+                                        .prompt_count = count});
+}
+
+static void on_sampled(void *context, uint64_t fetch, uint32_t token, int finish)
+{
+    record(context,
+           &(struct kvx_event){.kind = KVX_SAMPLED, .id = fetch, .token = token, .finish = finish});
+}
+
+static void on_complete(void *context, uint64_t fetch, uint32_t token, int finish, uint32_t cached,
+                        const struct pd_kvx_stats *stats)
+{
+    record(context, &(struct kvx_event){.kind = KVX_COMPLETE,
+                                        .id = fetch,
+                                        .token = token,
+                                        .finish = finish,
+                                        .cached = cached,
+                                        .stats = *stats});
+}
+
+static void on_closed(void *context, uint64_t fetch, bool cancelled, const char *why)
+{
+    struct kvx_event event = {.kind = KVX_CLOSED, .id = fetch, .cancelled = cancelled};
+
+    snprintf(event.why, sizeof(event.why), "%s", why);
+    record(context, &event);
+}
+
+struct kvx_event kvx_expect(struct kvx_worker *worker, enum kvx_event_kind kind, uint64_t id)
+{
+    struct kvx_net *net = worker->net;
+    struct timespec deadline;
+    struct kvx_event event = {.id = UINT64_MAX};
+    size_t next = 0;
+    bool found = false;
+    int status = 0;
+
+    clock_gettime(CLOCK_MONOTONIC, &deadline);
+    deadline.tv_sec += PATIENCE_S;
+    pthread_mutex_lock(&net->lock);
+    while (!found && status == 0) {
+        for (; next < worker->event_count && !found; next++) {
+            struct kvx_event *at = &worker->events[next];
+
+            if (at->seen || at->kind != kind || at->id != id)
+                continue;
+            at->seen = true;
+            event = *at;
+            found = true;
+        }
+        if (!found)
+            status = pthread_cond_timedwait(&net->changed, &net->lock, &deadline);
+    }
+    if (!found)
+        for (size_t i = 0; i < worker->event_count; i++)
+            print_message("  %s had event %d of %llu %s\n", worker->address, worker->events[i].kind,
+                          (unsigned long long)worker->events[i].id, worker->events[i].why);
+    pthread_mutex_unlock(&net->lock);
+    if (!found)
+        fail_msg("%s: event %d of %llu did not come", worker->address, kind,
+                 (unsigned long long)id);
+    return event;
+}
+
+size_t kvx_count(struct kvx_worker *worker, enum kvx_event_kind kind, uint64_t id)
+{
+    size_t count = 0;
+
+    pthread_mutex_lock(&worker->net->lock);
+    for (size_t i = 0; i < worker->event_count; i++)
+        count += worker->events[i].kind == kind && worker->events[i].id == id;
+    pthread_mutex_unlock(&worker->net->lock);
+    return count;
+}
+
+/* ---- workers -------------------------------------------------------------------------------- */
+
+static void make_pool(struct kvx_worker *worker)
+{
+    size_t size = pd_kvx_pool_bytes(&worker->options.pool);
+
+    worker->fd = memfd_create("kvx-test", MFD_ALLOW_SEALING | MFD_CLOEXEC);
+    assert_true(worker->fd >= 0);
+    assert_int_equal(ftruncate(worker->fd, (off_t)size), 0);
+    assert_int_equal(fcntl(worker->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
+    worker->pool = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, worker->fd, 0);
+    assert_ptr_not_equal(worker->pool, MAP_FAILED);
+    worker->options.memory = (struct pd_export){PD_EXPORT_MEMFD, worker->fd, size};
+}
+
+static void set_callbacks(struct kvx_worker *worker)
+{
+    worker->options.callbacks = (struct pd_kvx_callbacks){
+        .engine = worker,
+        .released = on_released,
+        .claimed = on_claimed,
+        .sampled = on_sampled,
+        .complete = on_complete,
+        .closed = on_closed,
+        .link = worker,
+        .open_link = on_open,
+        .close_link = on_close,
+        .send = on_send,
+    };
+}
+
+struct kvx_worker *kvx_start(struct kvx_net *net, const char *name, const char *transport,
+                             const struct kvx_shape *shape,
+                             void (*adjust)(struct pd_kvx_options *options))
+{
+    struct kvx_worker *worker = calloc(1, sizeof(*worker));
+    struct pd_error error = {0};
+    struct pd_kvx *kvx;
+
+    worker->net = net;
+    worker->events = calloc(KVX_EVENTS, sizeof(*worker->events));
+    snprintf(worker->address, sizeof(worker->address), "%s", name);
+    worker->options = (struct pd_kvx_options){
+        .instance = worker->address,
+        .boot = (uint64_t)(unsigned char)name[0] << 8 | (unsigned char)name[1],
+        .pool = {NULL, shape->layers, shape->kv_heads, shape->block_size, shape->head_dim,
+                 shape->blocks, PD_F32},
+        .transport = transport,
+        .bind_host = "127.0.0.1",
+        .max_model_len = 16384,
+        .silence_ms = 2000,
+    };
+    memset(&worker->options.fingerprint, 0x5a, sizeof(worker->options.fingerprint));
+    if (adjust)
+        adjust(&worker->options);
+    set_callbacks(worker);
+    assert_int_equal(pd_layout_of_pool(&worker->options.pool, &worker->layout, NULL), PD_OK);
+    make_pool(worker);
+    kvx_junk(worker);
+    if (pd_kvx_create(&worker->options, &kvx, &error) != PD_OK)
+        fail_msg("%s", error.text);
+    pthread_mutex_lock(&net->lock);
+    worker->kvx = kvx;
+    for (size_t i = 0; i < KVX_WORKERS; i++)
+        if (!net->workers[i]) {
+            net->workers[i] = worker;
+            break;
+        }
+    pthread_mutex_unlock(&net->lock);
+    return worker;
+}
+
+void kvx_stop(struct kvx_worker *worker)
+{
+    struct pd_kvx *kvx;
+
+    pthread_mutex_lock(&worker->net->lock);
+    kvx = worker->kvx;
+    worker->kvx = NULL;
+    pthread_mutex_unlock(&worker->net->lock);
+    if (kvx)
+        pd_kvx_destroy(kvx);
+}
+
+void kvx_free(struct kvx_worker *worker)
+{
+    kvx_stop(worker);
+    for (size_t i = 0; i < KVX_WORKERS; i++)
+        if (worker->net->workers[i] == worker)
+            worker->net->workers[i] = NULL;
+    munmap(worker->pool, worker->options.memory.size);
+    close(worker->fd);
+    free(worker->events);
+    free(worker);
+}
+
+/* ---- prompts -------------------------------------------------------------------------------- */
+
+/* Eight bytes that say whose they are. */
+static uint64_t stamp(uint64_t generation, size_t index, uint64_t plane, uint64_t word)
+{
+    return generation << 40 | (uint64_t)index << 24 | plane << 16 | (word & 0xffff);
+}
+
+static uint64_t *block_at(const struct kvx_worker *worker, uint64_t plane, int32_t block)
+{
+    return (uint64_t *)(void *)(worker->pool + plane * worker->layout.plane_bytes +
+                                (uint64_t)block * worker->layout.block_bytes);
+}
+
+static uint64_t planes(const struct kvx_worker *worker)
+{
+    return (uint64_t)worker->layout.layers * worker->layout.kv_heads;
+}
+
+static void fill(struct kvx_worker *worker, uint64_t generation, size_t index, int32_t block)
+{
+    for (uint64_t plane = 0; plane < planes(worker); plane++) {
+        uint64_t *words = block_at(worker, plane, block);
+
+        for (uint64_t i = 0; i < worker->layout.block_bytes / 8; i++)
+            words[i] = stamp(generation, index, plane, i);
+    }
+}
+
+bool kvx_holds(const struct kvx_worker *worker, uint64_t generation, size_t index, int32_t block)
+{
+    for (uint64_t plane = 0; plane < planes(worker); plane++) {
+        const uint64_t *words = block_at(worker, plane, block);
+
+        for (uint64_t i = 0; i < worker->layout.block_bytes / 8; i++)
+            if (words[i] != stamp(generation, index, plane, i))
+                return false;
+    }
+    return true;
+}
+
+static bool is_junk(const struct kvx_worker *worker, int32_t block)
+{
+    for (uint64_t plane = 0; plane < planes(worker); plane++) {
+        const uint8_t *bytes = (const uint8_t *)block_at(worker, plane, block);
+
+        for (uint64_t i = 0; i < worker->layout.block_bytes; i++)
+            if (bytes[i] != JUNK)
+                return false;
+    }
+    return true;
+}
+
+void kvx_junk(struct kvx_worker *worker)
+{
+    memset(worker->pool, JUNK, worker->layout.bytes);
+}
+
+void kvx_assert_only(struct kvx_worker *worker, const struct kvx_prompt *prompt, size_t from,
+                     const int32_t *blocks)
+{
+    for (int32_t block = 0; block < (int32_t)worker->layout.blocks; block++) {
+        size_t index = from;
+
+        while (index < prompt->blocks && blocks[index] != block)
+            index++;
+        if (index < prompt->blocks) {
+            if (!kvx_holds(worker, prompt->generation, index, block))
+                fail_msg("block %d does not hold block %zu of the prompt", block, index);
+        } else if (!is_junk(worker, block)) {
+            fail_msg("block %d was written, and is not of the prompt", block);
+        }
+    }
+}
+
+void kvx_prompt_init(struct kvx_prompt *prompt, struct kvx_worker *source, uint64_t generation,
+                     uint32_t tokens, const int32_t *blocks, int32_t first)
+{
+    memset(prompt, 0, sizeof(*prompt));
+    prompt->generation = generation;
+    prompt->tokens = tokens;
+    prompt->blocks = pd_layout_blocks_for(&source->layout, tokens);
+    for (size_t i = 0; i < prompt->blocks; i++) {
+        prompt->block[i] = blocks ? blocks[i] : first + (int32_t)i;
+        fill(source, generation, i, prompt->block[i]);
+    }
+    memset(prompt->secret, (int)(generation % 251), sizeof(prompt->secret));
+}
+
+int kvx_offer(struct kvx_worker *source, const struct kvx_prompt *prompt, uint64_t owner)
+{
+    int32_t *tokens = calloc(prompt->tokens, sizeof(*tokens));
+    struct pd_kvx_offer offer = {
+        .generation = prompt->generation,
+        .blocks = prompt->block,
+        .block_count = prompt->blocks,
+        .prompt = tokens,
+        .tokens = prompt->tokens,
+        .owner = owner,
+    };
+    int status;
+
+    for (uint32_t i = 0; i < prompt->tokens; i++)
+        tokens[i] = (int32_t)(100 + i);
+    memcpy(offer.secret, prompt->secret, sizeof(offer.secret));
+    status = pd_kvx_offer(source->kvx, &offer);
+    free(tokens);
+    return status;
+}
+
+void kvx_ticket(const struct kvx_worker *source, const struct kvx_prompt *prompt,
+                struct pd_ticket *ticket)
+{
+    memset(ticket, 0, sizeof(*ticket));
+    snprintf(ticket->instance, sizeof(ticket->instance), "%s", source->address);
+    snprintf(ticket->address, sizeof(ticket->address), "%s", source->address);
+    ticket->boot = source->options.boot;
+    ticket->epoch = PD_KVX_EPOCH;
+    ticket->generation = prompt->generation;
+    ticket->tokens = prompt->tokens;
+    ticket->block_size = source->layout.block_size;
+    ticket->fingerprint = source->options.fingerprint;
+    memcpy(ticket->secret, prompt->secret, sizeof(ticket->secret));
+}

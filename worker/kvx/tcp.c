@@ -1,0 +1,76 @@
+#include "worker/kvx/tcp.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <sys/uio.h>
+
+int pd_transport_key(uint64_t *key)
+{
+    return getrandom(key, sizeof(*key), 0) == (ssize_t)sizeof(*key) ? PD_OK : PD_IO;
+}
+
+void pd_tcp_set_options(int fd)
+{
+    struct linger reset = {.l_onoff = 1, .l_linger = 0};
+    int on = 1;
+
+    setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+}
+
+void pd_iov_advance(struct iovec *pieces, size_t count, size_t *next, size_t done)
+{
+    while (*next < count && done >= pieces[*next].iov_len)
+        done -= pieces[(*next)++].iov_len;
+    if (done > 0) {
+        pieces[*next].iov_base = (uint8_t *)pieces[*next].iov_base + done;
+        pieces[*next].iov_len -= done;
+    }
+}
+
+static void destroy(struct pd_transport *transport)
+{
+    struct pd_tcp *tcp = (struct pd_tcp *)transport;
+
+    pd_tcp_close_listener(tcp);
+    free(tcp);
+}
+
+static const struct pd_transport_kind kind = {
+    .name = "tcp",
+    .window = PD_TCP_WINDOW,
+    .serve = pd_tcp_serve,
+    .withdraw = pd_tcp_withdraw,
+    .connect = pd_tcp_connect,
+    .read = pd_tcp_read,
+    .disconnect = pd_tcp_disconnect,
+    .tick = pd_tcp_source_tick,
+    .destroy = destroy,
+};
+
+int pd_tcp_create(const struct pd_transport_options *options, struct pd_transport **transport,
+                  struct pd_error *error)
+{
+    struct pd_tcp *tcp = calloc(1, sizeof(*tcp));
+    int status;
+
+    if (!tcp)
+        return pd_fail(error, PD_NO_MEMORY, "tcp: no memory");
+    tcp->base.kind = &kind;
+    tcp->base.loop = options->loop;
+    tcp->base.pool = options->pool;
+    tcp->base.events = options->events;
+    tcp->handshake_ns = options->handshake_ns;
+    tcp->listener.fd = -1;
+    pd_list_init(&tcp->strangers);
+    pd_list_init(&tcp->ends);
+    status = pd_tcp_listen(tcp, options->bind_host, error);
+    if (status != PD_OK) {
+        destroy(&tcp->base);
+        return status;
+    }
+    *transport = &tcp->base;
+    return PD_OK;
+}

@@ -1,0 +1,395 @@
+/* The source's half of tcp: reads requests, asks whether they may be served, sends from the pool. */
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "worker/kvx/tcp.h"
+
+enum {
+    STRANGERS_MAX = 64,  /* the oldest gives way */
+    CONNECTIONS_MAX = 8, /* of one link */
+    LISTEN_BACKLOG = 64,
+};
+
+struct source_end {
+    struct pd_source_end base;
+    uint64_t key;
+    struct pd_list in_tcp, connections;
+    size_t count;
+};
+
+struct connection {
+    struct pd_watch watch;
+    struct pd_tcp *tcp;
+    struct source_end *end; /* NULL: a stranger */
+    struct pd_list in_list;
+    uint64_t deadline; /* of a stranger */
+
+    uint8_t input[PD_TCP_REQUEST_MAX]; /* hello and requests, as they come */
+    size_t have;
+
+    uint64_t generation;   /* of the request that is being answered, */
+    uint32_t first, count; /* and its first range: asked again before every send */
+    uint8_t header[PD_TCP_ANSWER_HEADER];
+    struct iovec pieces[1 + PD_READ_RANGES];
+    size_t piece, piece_count; /* piece == piece_count: nothing to send */
+};
+
+static void drop(struct connection *connection)
+{
+    int fd = connection->watch.fd;
+
+    pd_loop_remove(connection->tcp->base.loop, &connection->watch);
+    close(fd);
+    pd_list_remove(&connection->in_list);
+    if (connection->end)
+        connection->end->count--;
+    else
+        connection->tcp->stranger_count--;
+    free(connection);
+}
+
+/* A stranger goes alone; a connection of a link takes the link along (9). */
+static void lose(struct connection *connection, const char *why)
+{
+    struct pd_transport *transport = &connection->tcp->base;
+
+    if (!connection->end)
+        drop(connection);
+    else
+        transport->events.source_lost(transport->events.context, connection->end->base.link, why);
+}
+
+/* ---- who is it?
+ * ----------------------------------------------------------------------------------- */
+
+static struct source_end *end_by_key(struct pd_tcp *tcp, uint64_t key)
+{
+    for (struct pd_list *at = tcp->ends.next; at != &tcp->ends; at = at->next) {
+        struct source_end *end = PD_OWNER(at, struct source_end, in_tcp);
+
+        if (end->key == key)
+            return end;
+    }
+    return NULL;
+}
+
+/* True once the stranger has shown a key and been told that it is known. */
+static bool welcome(struct connection *connection)
+{
+    struct source_end *end;
+
+    if (memcmp(connection->input, PD_TCP_HELLO, PD_TCP_MAGIC) != 0)
+        return false;
+    end = end_by_key(connection->tcp, pd_get_u64(connection->input + PD_TCP_MAGIC));
+    if (!end || end->count >= CONNECTIONS_MAX ||
+        send(connection->watch.fd, PD_TCP_ACK, PD_TCP_MAGIC, MSG_NOSIGNAL) != PD_TCP_MAGIC)
+        return false;
+    pd_list_remove(&connection->in_list);
+    pd_list_append(&end->connections, &connection->in_list);
+    connection->tcp->stranger_count--;
+    connection->end = end;
+    end->count++;
+    return true;
+}
+
+/* ---- requests
+ * ------------------------------------------------------------------------------------- */
+
+static void consume(struct connection *connection, size_t bytes)
+{
+    connection->have -= bytes;
+    memmove(connection->input, connection->input + bytes, connection->have);
+}
+
+/* Bytes of the request at the head of the input as far as they are known: of its header at first. */
+static size_t request_bytes(const struct connection *connection)
+{
+    uint32_t count;
+
+    if (connection->have < PD_TCP_REQUEST_HEADER)
+        return PD_TCP_REQUEST_HEADER;
+    count = pd_get_u32(connection->input + 12);
+    if (count == 0 || count > PD_READ_RANGES)
+        return 0;
+    return PD_TCP_REQUEST_HEADER + count * (size_t)PD_TCP_RANGE;
+}
+
+/* Ticket, owner and every range are checked on every request (21). Fills pieces; false if the
+ * request may not be served. */
+static bool take_range(struct connection *connection, const uint8_t *range, size_t *total)
+{
+    const struct pd_transport *transport = &connection->tcp->base;
+    uint64_t offset = pd_get_u64(range);
+    uint32_t length = pd_get_u32(range + 8), first, count;
+
+    if (!pd_layout_locate(&transport->pool->layout, offset, length, &first, &count) ||
+        !transport->events.may_read(transport->events.context, connection->end->base.link,
+                                    connection->generation, first, count))
+        return false;
+    if (connection->piece_count == 1) {
+        connection->first = first;
+        connection->count = count;
+    }
+    connection->pieces[connection->piece_count++] =
+        (struct iovec){transport->pool->base + offset, length};
+    *total += length;
+    return *total <= PD_READ_BYTES;
+}
+
+static bool begin_answer(struct connection *connection)
+{
+    const uint8_t *at = connection->input;
+    uint32_t id = pd_get_u32(at + 8), count = pd_get_u32(at + 12);
+    size_t total = 0;
+
+    connection->generation = pd_get_u64(at);
+    connection->piece = 0;
+    connection->piece_count = 1;
+    at += PD_TCP_REQUEST_HEADER;
+    for (uint32_t i = 0; i < count; i++, at += PD_TCP_RANGE)
+        if (!take_range(connection, at, &total))
+            return false;
+    pd_put_u32(connection->header, id);
+    pd_put_u32(connection->header + 4, (uint32_t)total);
+    connection->pieces[0] = (struct iovec){connection->header, sizeof(connection->header)};
+    return true;
+}
+
+enum progress { GO_ON, WAIT, LOST };
+
+/* Sends what the socket takes. The ticket must still be its link's: a reader that releases while it
+ * has a request under way has broken the protocol, and must not see what comes next into those
+ * blocks. */
+static enum progress send_some(struct connection *connection, size_t *budget)
+{
+    const struct pd_transport *transport = &connection->tcp->base;
+    struct msghdr message = {.msg_iov = connection->pieces + connection->piece,
+                             .msg_iovlen = connection->piece_count - connection->piece};
+    ssize_t sent;
+
+    if (!transport->events.may_read(transport->events.context, connection->end->base.link,
+                                    connection->generation, connection->first, connection->count))
+        return LOST;
+    sent = sendmsg(connection->watch.fd, &message, MSG_NOSIGNAL);
+    if (sent < 0)
+        return errno == EAGAIN || errno == EINTR ? WAIT : LOST;
+    pd_iov_advance(connection->pieces, connection->piece_count, &connection->piece, (size_t)sent);
+    if ((size_t)sent >= *budget)
+        return WAIT;
+    *budget -= (size_t)sent;
+    return GO_ON;
+}
+
+static enum progress receive_some(struct connection *connection)
+{
+    ssize_t got = recv(connection->watch.fd, connection->input + connection->have,
+                       sizeof(connection->input) - connection->have, 0);
+
+    if (got < 0)
+        return errno == EAGAIN || errno == EINTR ? WAIT : LOST;
+    if (got == 0)
+        return LOST;
+    connection->have += (size_t)got;
+    return GO_ON;
+}
+
+static enum progress step(struct connection *connection, size_t *budget)
+{
+    size_t bytes;
+
+    if (connection->piece < connection->piece_count)
+        return send_some(connection, budget);
+    if (!connection->end) {
+        if (connection->have < PD_TCP_HELLO_BYTES)
+            return receive_some(connection);
+        if (!welcome(connection))
+            return LOST;
+        consume(connection, PD_TCP_HELLO_BYTES);
+        return GO_ON;
+    }
+    bytes = request_bytes(connection);
+    if (bytes == 0)
+        return LOST;
+    if (connection->have < bytes)
+        return receive_some(connection);
+    if (!begin_answer(connection))
+        return LOST;
+    consume(connection, bytes);
+    return GO_ON;
+}
+
+/* Waiting with an answer unsent means waiting for room; that is also how a connection that has used
+ * up its turn gets another one. */
+static void handle(struct pd_watch *watch, uint32_t events)
+{
+    struct connection *connection = PD_OWNER(watch, struct connection, watch);
+    size_t budget = PD_TCP_TURN;
+    enum progress progress;
+
+    (void)events;
+    do
+        progress = step(connection, &budget);
+    while (progress == GO_ON);
+    if (progress == LOST)
+        lose(connection, "a data connection was closed, or asked for what it may not read");
+    else
+        pd_loop_change(connection->tcp->base.loop, watch,
+                       connection->piece < connection->piece_count ? EPOLLOUT : EPOLLIN);
+}
+
+/* ---- the listener
+ * --------------------------------------------------------------------------------- */
+
+static void admit(struct pd_tcp *tcp, int fd)
+{
+    struct connection *connection;
+
+    if (tcp->stranger_count >= STRANGERS_MAX)
+        drop(PD_OWNER(tcp->strangers.next, struct connection, in_list));
+    pd_tcp_set_options(fd);
+    connection = calloc(1, sizeof(*connection));
+    if (!connection) {
+        close(fd);
+        return;
+    }
+    connection->tcp = tcp;
+    connection->watch.handle = handle;
+    connection->deadline = tcp->now + tcp->handshake_ns;
+    pd_list_init(&connection->in_list);
+    if (pd_loop_add(tcp->base.loop, &connection->watch, fd, EPOLLIN) != PD_OK) {
+        close(fd);
+        free(connection);
+        return;
+    }
+    pd_list_append(&tcp->strangers, &connection->in_list);
+    tcp->stranger_count++;
+}
+
+/* Out of descriptors: stop listening until the next tick instead of turning in circles. */
+static void on_connection(struct pd_watch *watch, uint32_t events)
+{
+    struct pd_tcp *tcp = PD_OWNER(watch, struct pd_tcp, listener);
+    int fd = accept4(watch->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+
+    (void)events;
+    if (fd >= 0)
+        admit(tcp, fd);
+    else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
+        pd_loop_change(tcp->base.loop, watch, 0);
+}
+
+void pd_tcp_source_tick(struct pd_transport *transport, uint64_t now)
+{
+    struct pd_tcp *tcp = (struct pd_tcp *)transport;
+
+    tcp->now = now;
+    pd_loop_change(tcp->base.loop, &tcp->listener, EPOLLIN);
+    while (!pd_list_empty(&tcp->strangers)) {
+        struct connection *oldest = PD_OWNER(tcp->strangers.next, struct connection, in_list);
+
+        if (now < oldest->deadline)
+            break;
+        drop(oldest);
+    }
+}
+
+static bool is_wildcard(const struct sockaddr *address)
+{
+    if (address->sa_family == AF_INET)
+        return ((const struct sockaddr_in *)address)->sin_addr.s_addr == htonl(INADDR_ANY);
+    return address->sa_family == AF_INET6 &&
+           IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)address)->sin6_addr);
+}
+
+static int describe(struct pd_tcp *tcp, int fd)
+{
+    struct sockaddr_storage address;
+    socklen_t length = sizeof(address);
+    char host[NI_MAXHOST], port[NI_MAXSERV];
+    int written;
+
+    if (getsockname(fd, (struct sockaddr *)&address, &length) < 0 ||
+        getnameinfo((struct sockaddr *)&address, length, host, sizeof(host), port, sizeof(port),
+                    NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+        return PD_IO;
+    written = snprintf(tcp->address, sizeof(tcp->address),
+                       address.ss_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
+    return written > 0 && (size_t)written < sizeof(tcp->address) ? PD_OK : PD_IO;
+}
+
+int pd_tcp_listen(struct pd_tcp *tcp, const char *host, struct pd_error *error)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found;
+    int fd, status = getaddrinfo(host, "0", &hints, &found);
+
+    if (status != 0)
+        return pd_fail(error, PD_INVALID, "KV data address %s: %s", host, gai_strerror(status));
+    if (is_wildcard(found->ai_addr)) {
+        freeaddrinfo(found);
+        return pd_fail(error, PD_INVALID,
+                       "KV data address %s: name the one address that decode workers can reach",
+                       host);
+    }
+    fd = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0 || bind(fd, found->ai_addr, found->ai_addrlen) < 0 ||
+        listen(fd, LISTEN_BACKLOG) < 0 || describe(tcp, fd) != PD_OK ||
+        pd_loop_add(tcp->base.loop, &tcp->listener, fd, EPOLLIN) != PD_OK) {
+        pd_fail(error, PD_IO, "KV data address %s: %s", host, strerror(errno));
+        if (fd >= 0)
+            close(fd);
+        freeaddrinfo(found);
+        return PD_IO;
+    }
+    tcp->listener.handle = on_connection;
+    freeaddrinfo(found);
+    return PD_OK;
+}
+
+void pd_tcp_close_listener(struct pd_tcp *tcp)
+{
+    int fd = tcp->listener.fd;
+
+    while (!pd_list_empty(&tcp->strangers))
+        drop(PD_OWNER(tcp->strangers.next, struct connection, in_list));
+    pd_loop_remove(tcp->base.loop, &tcp->listener);
+    if (fd >= 0)
+        close(fd);
+}
+
+/* ---- ends
+ * ----------------------------------------------------------------------------------------- */
+
+int pd_tcp_serve(struct pd_transport *transport, uint64_t link, char address[PD_KV_ADDRESS],
+                 uint64_t *key, struct pd_source_end **out, struct pd_error *error)
+{
+    struct pd_tcp *tcp = (struct pd_tcp *)transport;
+    struct source_end *end = calloc(1, sizeof(*end));
+
+    if (!end || pd_transport_key(&end->key) != PD_OK) {
+        free(end);
+        return pd_fail(error, PD_NO_MEMORY, "tcp: no memory or no random numbers for a link");
+    }
+    end->base = (struct pd_source_end){transport, link};
+    pd_list_init(&end->connections);
+    pd_list_append(&tcp->ends, &end->in_tcp);
+    memcpy(address, tcp->address, sizeof(tcp->address));
+    *key = end->key;
+    *out = &end->base;
+    return PD_OK;
+}
+
+/* The fence: after this no send of this link is made, and the reset throws away what was (9, 16). */
+void pd_tcp_withdraw(struct pd_source_end *base)
+{
+    struct source_end *end = (struct source_end *)base;
+
+    while (!pd_list_empty(&end->connections))
+        drop(PD_OWNER(end->connections.next, struct connection, in_list));
+    pd_list_remove(&end->in_tcp);
+    free(end);
+}
