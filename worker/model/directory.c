@@ -1,0 +1,158 @@
+/* A directory as Hugging Face lays it out:
+ *
+ *   config.json  [generation_config.json]
+ *   model.safetensors, or model.safetensors.index.json and its shards
+ *   tokenizer.json  [tokenizer_config.json]  [chat_template.jinja]  */
+#include "worker/model/files.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "worker/model/json.h"
+
+enum { CONFIG_MAX = 16 << 20, TOKENIZER_MAX = 256 << 20 };
+
+static int map_file(const char *directory, const char *name, size_t limit,
+                    struct pd_mapping *mapping, struct pd_error *error)
+{
+    char path[4096];
+    int length = snprintf(path, sizeof(path), "%s/%s", directory, name);
+
+    memset(mapping, 0, sizeof(*mapping));
+    if (length < 0 || (size_t)length >= sizeof(path))
+        return pd_fail(error, PD_INVALID, "%.200s: the path is too long", directory);
+    return pd_mapping_open(mapping, path, limit, error);
+}
+
+/* As map_file, but a file that is not there maps as nothing. */
+static int map_optional(const char *directory, const char *name, size_t limit,
+                        struct pd_mapping *mapping, struct pd_error *error)
+{
+    int status = map_file(directory, name, limit, mapping, error);
+
+    return status == PD_NOT_FOUND ? PD_OK : status;
+}
+
+static int read_config(struct pd_model_files *files, const char *directory, struct pd_error *error)
+{
+    struct pd_mapping file;
+    json_t *root;
+    int status = map_file(directory, "config.json", CONFIG_MAX, &file, error);
+
+    if (status == PD_OK)
+        status = pd_json_parse(file.name, file.bytes, file.size, &root, error);
+    if (status == PD_OK) {
+        status = pd_config_from_json(file.name, root, &files->table, &files->config, &files->rope,
+                                     error);
+        json_decref(root);
+    }
+    pd_mapping_close(&file);
+    return status;
+}
+
+static int read_generation(struct pd_model_files *files, const char *directory,
+                           struct pd_error *error)
+{
+    struct pd_mapping file;
+    json_t *root;
+    int status = map_optional(directory, "generation_config.json", CONFIG_MAX, &file, error);
+
+    if (status != PD_OK || !file.bytes)
+        return status;
+    status = pd_json_parse(file.name, file.bytes, file.size, &root, error);
+    if (status == PD_OK) {
+        status = pd_config_read_generation(file.name, root, &files->config, error);
+        json_decref(root);
+    }
+    pd_mapping_close(&file);
+    return status;
+}
+
+/* "chat_template" is a string, or a list of named ones of which "default" is meant. NULL: none. */
+static const char *template_in(const json_t *root)
+{
+    const json_t *value = json_object_get(root, "chat_template");
+
+    if (json_is_string(value))
+        return json_string_value(value);
+    for (size_t i = 0; i < json_array_size(value); i++) {
+        const json_t *entry = json_array_get(value, i);
+        const char *name = json_string_value(json_object_get(entry, "name"));
+
+        if (name && strcmp(name, "default") == 0)
+            return json_string_value(json_object_get(entry, "template"));
+    }
+    return NULL;
+}
+
+static int template_from_config(struct pd_model_files *files, const struct pd_mapping *config,
+                                struct pd_error *error)
+{
+    const char *source;
+    json_t *root;
+    int status = pd_json_parse(config->name, config->bytes, config->size, &root, error);
+
+    if (status != PD_OK)
+        return status;
+    source = template_in(root);
+    if (source)
+        status = pd_files_set_template(files, config->name, source, strlen(source), error);
+    json_decref(root);
+    return status;
+}
+
+/* A file of its own goes before the one in tokenizer_config.json. */
+static int read_template(struct pd_model_files *files, const char *directory,
+                         const struct pd_mapping *config, struct pd_error *error)
+{
+    struct pd_mapping file;
+    int status = map_optional(directory, "chat_template.jinja", CONFIG_MAX, &file, error);
+
+    if (status != PD_OK)
+        return status;
+    if (file.bytes)
+        status =
+            pd_files_set_template(files, file.name, (const char *)file.bytes, file.size, error);
+    else if (config->bytes)
+        status = template_from_config(files, config, error);
+    pd_mapping_close(&file);
+    return status;
+}
+
+static int read_text(struct pd_model_files *files, const char *directory, struct pd_error *error)
+{
+    struct pd_mapping tokenizer, config;
+    int status = map_file(directory, "tokenizer.json", TOKENIZER_MAX, &tokenizer, error);
+
+    if (status != PD_OK)
+        return status;
+    status = map_optional(directory, "tokenizer_config.json", CONFIG_MAX, &config, error);
+    if (status == PD_OK) {
+        status = pd_tokenizer_from_json((const char *)tokenizer.bytes, tokenizer.size,
+                                        (const char *)config.bytes, config.size, &files->tokenizer,
+                                        error);
+        if (status != PD_OK)
+            pd_fail_in(error, "%s", tokenizer.name);
+    }
+    if (status == PD_OK)
+        status = read_template(files, directory, &config, error);
+    pd_mapping_close(&config);
+    pd_mapping_close(&tokenizer);
+    return status;
+}
+
+int pd_files_open_directory(struct pd_model_files *files, const char *path, struct pd_error *error)
+{
+    const char *slash = strrchr(path, '/');
+    int status;
+
+    if ((status = pd_safetensors_open(path, &files->mappings, &files->table, error)) != PD_OK ||
+        (status = read_config(files, path, error)) != PD_OK ||
+        (status = read_generation(files, path, error)) != PD_OK ||
+        (status = pd_model_tensors_bind(&files->table, PD_NAMING_HUGGING_FACE, &files->config,
+                                        files->source, &files->tensors, error)) != PD_OK)
+        return status;
+    slash = slash && slash[1] ? slash + 1 : path;
+    pd_config_set_name(&files->config, slash, strlen(slash));
+    return read_text(files, path, error);
+}
