@@ -1,0 +1,263 @@
+/* Logits and greedy continuations against transformers in float32 (logits.json, made by logits.py).
+ *
+ * Every reference text, prompt and continuation, is fed as it is, so one wrong token does not hide
+ * what comes after it. At each generated position our greedy token must be the reference's wherever
+ * the reference's margin between its best two exceeds MARGIN; the logits of the listed positions
+ * must lie within LOGIT. The largest error seen is printed.
+ *
+ *   PD_MODEL        the GGUF that logits.json was made of
+ *   PD_TINY_MODELS  the directory that tiny_models.py wrote
+ *   PD_DEVICE       kind of device, "cpu" if unset */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "t/unit/model_run.h"
+
+static const char reference_file[] = "t/oracle/logits.json";
+
+/* Largest distance of a logit from the reference's, and the margin from which a greedy token is
+ * binding: it takes two errors of LOGIT to swap two tokens. */
+static const double LOGIT = 0.01;
+static const double MARGIN = 0.02;
+
+enum { TEXT_MAX = 2048 };
+
+struct tally {
+    double worst;
+    char where[96]; /* of the worst */
+    int logits, tokens, skipped;
+};
+
+/* ---- one reference text ------------------------------------------------------------------------
+ */
+
+struct text {
+    const char *name;
+    int32_t ids[TEXT_MAX];
+    int count, prompt;
+};
+
+static void append_ids(struct text *text, const json_t *list)
+{
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        assert_true(text->count < TEXT_MAX);
+        text->ids[text->count++] = (int32_t)json_integer_value(json_array_get(list, i));
+    }
+}
+
+static struct text read_text(const json_t *reference)
+{
+    struct text text = {.name = json_string_value(json_object_get(reference, "name"))};
+
+    append_ids(&text, json_object_get(reference, "ids"));
+    text.prompt = text.count;
+    append_ids(&text, json_object_get(reference, "greedy"));
+    assert_true(text.prompt > 0 && text.count > text.prompt);
+    return text;
+}
+
+static void check_logits(const struct text *text, const json_t *top, int at, const float *row,
+                         struct tally *tally)
+{
+    for (size_t i = 0; i < json_array_size(top); i++) {
+        const json_t *pair = json_array_get(top, i);
+        int id = (int)json_integer_value(json_array_get(pair, 0));
+        double error = fabs((double)row[id] - json_number_value(json_array_get(pair, 1)));
+
+        tally->logits++;
+        if (!(error <= tally->worst)) {
+            tally->worst = error;
+            snprintf(tally->where, sizeof(tally->where), "%s, position %d, token %d", text->name,
+                     at, id);
+        }
+    }
+}
+
+/* The row that position `at` gave, where the reference lists it. */
+static void check_position(const struct text *text, const json_t *reference, int at,
+                           const float *row, int32_t sampled, struct tally *tally)
+{
+    const json_t *list = json_object_get(reference, "logits");
+    const json_t *margins = json_object_get(reference, "margins");
+
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *entry = json_array_get(list, i);
+
+        if (json_integer_value(json_object_get(entry, "at")) == at)
+            check_logits(text, json_object_get(entry, "top"), at, row, tally);
+    }
+    if (at < text->prompt - 1 || at >= text->count - 1)
+        return;
+    if (json_number_value(json_array_get(margins, (size_t)(at - text->prompt + 1))) <= MARGIN) {
+        tally->skipped++;
+        return;
+    }
+    tally->tokens++;
+    if (sampled != text->ids[at + 1])
+        fail_msg("%s, position %d: token %d, the reference has %d", text->name, at, (int)sampled,
+                 (int)text->ids[at + 1]);
+}
+
+static bool is_wanted(const struct text *text, const json_t *reference, int at)
+{
+    const json_t *list = json_object_get(reference, "logits");
+
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (json_integer_value(json_object_get(json_array_get(list, i), "at")) == at)
+            return true;
+    return at >= text->prompt - 1;
+}
+
+/* Feeds the whole text in steps of `chunk` and checks what it can. */
+static void check_text(struct model_run *run, const json_t *reference, int chunk,
+                       struct tally *tally)
+{
+    struct text text = read_text(reference);
+    size_t vocabulary = (size_t)run->config->vocabulary;
+    float *logits = calloc(MODEL_RUN_SAMPLES * vocabulary, sizeof(*logits));
+    int32_t sampled[MODEL_RUN_SAMPLES];
+
+    assert_non_null(logits);
+    for (int from = 0; from < text.count; from += chunk) {
+        int count = text.count - from < chunk ? text.count - from : chunk;
+        int wanted[MODEL_RUN_SAMPLES], wanted_count = 0;
+
+        for (int at = from; at < from + count; at++)
+            if (is_wanted(&text, reference, at))
+                wanted[wanted_count++] = at;
+        model_run_step(run, text.ids, from, count, wanted, wanted_count, logits, sampled);
+        for (int i = 0; i < wanted_count; i++)
+            check_position(&text, reference, wanted[i], logits + (size_t)i * vocabulary, sampled[i],
+                           tally);
+    }
+    free(logits);
+}
+
+static void report(const char *name, const struct tally *tally)
+{
+    print_message(
+        "# %s: %d greedy tokens equal (%d more within a margin of %g), %d logits, largest "
+        "error %.2g (%s)\n",
+        name, tally->tokens, tally->skipped, MARGIN, tally->logits, tally->worst, tally->where);
+    assert_true(tally->tokens > 0 && tally->logits > 0);
+    assert_true(tally->worst <= LOGIT);
+}
+
+/* ---- the models --------------------------------------------------------------------------------
+ */
+
+static json_t *load_reference(void)
+{
+    json_error_t error;
+    json_t *root = json_load_file(reference_file, 0, &error);
+
+    if (!root)
+        fail_msg("%s: %s (run from the top of the tree)", reference_file, error.text);
+    return root;
+}
+
+static const char *device_kind(void)
+{
+    return getenv("PD_DEVICE") ? getenv("PD_DEVICE") : "cpu";
+}
+
+static const char *path_or_skip(const char *variable)
+{
+    const char *path = getenv(variable);
+
+    if (!path) {
+        print_message("# SKIPPED: %s is not set; `make check-oracle` sets it\n", variable);
+        skip();
+    }
+    return path;
+}
+
+/* fingerprint.py computed it too. */
+static void check_fingerprint(const struct model_run *run, const json_t *root)
+{
+    const uint8_t *digest = pd_model_fingerprint(run->model)->weights;
+    char text[2 * PD_DIGEST + 1];
+
+    for (int i = 0; i < PD_DIGEST; i++)
+        snprintf(text + 2 * i, 3, "%02x", digest[i]);
+    assert_string_equal(text, json_string_value(json_object_get(root, "fingerprint")));
+}
+
+static void test_smollm2(void **state)
+{
+    const char *path = path_or_skip("PD_MODEL");
+    json_t *root = load_reference(), *texts = json_object_get(root, "prompts");
+    struct tally tally = {0};
+    struct model_run run;
+
+    (void)state;
+    model_run_open(&run, path, device_kind(), 2, TEXT_MAX);
+    check_fingerprint(&run, root);
+    assert_true(json_array_size(texts) >= 20);
+    for (size_t i = 0; i < json_array_size(texts); i++)
+        check_text(&run, json_array_get(texts, i), MODEL_RUN_SAMPLES, &tally);
+    check_text(&run, json_array_get(texts, 0), 1, &tally); /* a token at a time */
+    model_run_close(&run);
+    report("SmolLM2-135M-Instruct Q4_1", &tally);
+    json_decref(root);
+}
+
+static void test_tiny(const char *name)
+{
+    const char *directory = path_or_skip("PD_TINY_MODELS");
+    json_t *root = load_reference(), *texts = json_object_get(json_object_get(root, "tiny"), name);
+    struct tally tally = {0};
+    struct model_run run;
+    char path[4096];
+
+    snprintf(path, sizeof(path), "%s/%s", directory, name);
+    model_run_open(&run, path, device_kind(), 2, 0);
+    assert_true(json_array_size(texts) > 0);
+    for (size_t i = 0; i < json_array_size(texts); i++) {
+        check_text(&run, json_array_get(texts, i), 1, &tally);
+        check_text(&run, json_array_get(texts, i), 7, &tally);
+        check_text(&run, json_array_get(texts, i), MODEL_RUN_SAMPLES, &tally);
+    }
+    model_run_close(&run);
+    report(name, &tally);
+    json_decref(root);
+}
+
+static void test_tiny_llama(void **state)
+{
+    (void)state;
+    test_tiny("tiny-llama");
+}
+
+static void test_tiny_qwen2(void **state)
+{
+    (void)state;
+    test_tiny("tiny-qwen2");
+}
+
+static void test_tiny_qwen3(void **state)
+{
+    (void)state;
+    test_tiny("tiny-qwen3");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tiny_llama),
+        cmocka_unit_test(test_tiny_qwen2),
+        cmocka_unit_test(test_tiny_qwen3),
+        cmocka_unit_test(test_smollm2),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
