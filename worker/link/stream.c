@@ -358,6 +358,17 @@ struct pd_stream *pd_stream_serve(struct pd_streams *streams, grpc_call *call,
     return stream;
 }
 
+void pd_stream_refuse(struct pd_streams *streams, grpc_call *call, grpc_status_code code,
+                      const char *why)
+{
+    static const struct pd_stream_events none = {NULL, NULL, NULL};
+    static const struct pd_stream_limits limits = {.stall_ms = 2000};
+    struct pd_stream *stream = pd_stream_serve(streams, call, &none, NULL, &limits);
+
+    if (stream)
+        pd_stream_close(stream, code, why);
+}
+
 struct pd_stream *pd_stream_open(struct pd_streams *streams, grpc_channel *channel,
                                  const char *method, const struct pd_stream_events *events,
                                  void *owner, const struct pd_stream_limits *limits)

@@ -51,6 +51,10 @@ struct pd_stream *pd_stream_serve(struct pd_streams *streams, grpc_call *call,
                                   const struct pd_stream_events *events, void *owner,
                                   const struct pd_stream_limits *limits);
 
+/* Server side: answers a call with nothing but a status. */
+void pd_stream_refuse(struct pd_streams *streams, grpc_call *call, grpc_status_code code,
+                      const char *why);
+
 /* Client side: starts a call of `method`; `ended` tells of a failure to connect too. */
 struct pd_stream *pd_stream_open(struct pd_streams *streams, grpc_channel *channel,
                                  const char *method, const struct pd_stream_events *events,

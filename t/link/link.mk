@@ -1,0 +1,13 @@
+# The link driven by a real gRPC client: doubles of the rooms behind it, and grpcio in front.
+
+# Whatever a double defines, the rooms' library is not asked for.
+FAKE_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter-out t/link/fake_worker.c,$(wildcard t/link/*.c)))
+
+$(BUILD)/t/link/fake_worker: $(BUILD)/t/link/fake_worker.o $(FAKE_OBJ) $(ROOM_LIBS)
+	$(CC) $(PD_LDFLAGS) -o $@ $^ $(PD_LIBS)
+
+.PHONY: check-link
+check-link: $(BUILD)/t/link/fake_worker venv
+	PD_BUILD=$(BUILD) build/venv/bin/python t/link/test_link.py
+
+-include $(wildcard $(BUILD)/t/link/*.d)

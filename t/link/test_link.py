@@ -1,0 +1,950 @@
+"""The link against a gRPC client that is not ours: every promise of worker/link/README.md."""
+
+import concurrent.futures
+import os
+import random
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import unittest
+
+import grpc
+
+from rig import (CANCELLED, CAPACITY, CONTEXT_LENGTH, DECODE, DRAINING, INTERNAL, INVALID, PREFILL,
+                 TICKET, FakeWorker, Frontend, Process, Stream, part_messages, pd, stats, unary,
+                 wait_for)
+
+CODE = grpc.StatusCode
+
+
+class Case(unittest.TestCase):
+    options = {}
+
+    def setUp(self):
+        self.log = tempfile.NamedTemporaryFile("w+", prefix="pd-link-")
+        self.worker = FakeWorker(self.log, **self.options)
+        self.streams = []
+
+    def tearDown(self):
+        for stream in self.streams:
+            stream.close()
+        try:
+            if self.worker.child.poll() is None:
+                self.assertEqual(self.worker.quit(), 0, "the worker ends in order")
+            self.assertTrue(self.worker.seen("bye"), "the worker came to its end")
+        finally:
+            self.worker.kill()
+            text = "".join(self.worker.logged(""))
+            self.log.close()
+        self.assertNotIn("Sanitizer", text)
+        self.assertNotIn("runtime error", text)
+
+    def frontend(self, **keywords):
+        stream = Frontend(self.worker.address, **keywords)
+        self.streams.append(stream)
+        if keywords.get("hello", True) is True:
+            stream.wait_hello()
+        return stream
+
+    def raw(self, method, first=None):
+        stream = Stream(self.worker.address, method, None)
+        self.streams.append(stream)
+        if first is not None:
+            stream.put(first)
+        return stream
+
+    def counter(self, name):
+        return stats(self.worker.address)[0][name]
+
+    def assert_alive(self):
+        """The worker serves a newcomer, whatever has been done to it."""
+        newcomer = self.frontend()
+        newcomer.submit(1, text=b"alive", max_tokens=2)
+        self.assertEqual(newcomer.finished(1)[0], b"ab")
+
+
+class Hello(Case):
+    def test_hello_and_reports(self):
+        frontend = self.frontend(hello=pd.FrontendHello(protocol=1, protocol_min=1,
+                                                        frontend_id="f", report_interval_ms=100))
+        hello = frontend.wait_hello()
+        self.assertEqual(frontend.received[0].WhichOneof("kind"), "hello")
+        self.assertEqual((hello.protocol, hello.protocol_min, hello.instance, hello.model,
+                          hello.boot, hello.role), (1, 1, "fake", "m", 77, 3))
+        self.assertEqual(hello.fingerprint.weights, b"\xaa" * 32)
+        self.assertEqual(list(hello.kv_transports), ["shm", "tcp"])
+        self.assertEqual(sorted(hello.capabilities), ["chat", "logprobs"])
+        self.assertEqual((hello.zone, hello.revision, hello.max_submit_bytes),
+                         ("z1", "r1", 256 * 1024))
+        report = frontend.wait_load(lambda load: load.number >= 3, "three reports of an idle worker")
+        self.assertEqual((report.kv_free, report.last_submission, report.draining), (900, 0, False))
+        self.assertEqual([(link.peer, link.up, link.transport, link.bytes) for link in report.links],
+                         [("prefill-0", True, "shm", 12345)])
+        numbers = [load.number for load in frontend.of_kind("load")]
+        self.assertEqual(numbers, list(range(1, len(numbers) + 1)))
+
+    def test_a_later_version_that_still_speaks_ours(self):
+        frontend = self.frontend(hello=pd.FrontendHello(protocol=2, protocol_min=1))
+        frontend.wait_hello()
+
+    def test_versions_that_do_not_meet(self):
+        for highest, lowest in ((3, 2), (0, 0)):
+            frontend = self.frontend(hello=pd.FrontendHello(protocol=highest, protocol_min=lowest))
+            code, details = frontend.wait_status()
+            self.assertEqual(code, CODE.FAILED_PRECONDITION)
+            self.assertIn(f"protocol {lowest} to {highest}, this worker 1 to 1", details)
+
+    def test_bounds(self):
+        bad = (pd.FrontendHello(protocol=1, frontend_id="x" * 65),
+               pd.FrontendHello(protocol=1, slot=1024),
+               pd.FrontendHello(protocol=1, capabilities=["c"] * 65),
+               pd.FrontendHello(protocol=1, capabilities=["c" * 65]),
+               pd.FrontendHello(protocol=1, report_interval_ms=99),
+               pd.FrontendHello(protocol=1, report_interval_ms=10001))
+        for hello in bad:
+            frontend = self.frontend(hello=hello)
+            self.assertEqual(frontend.wait_status()[0], CODE.INVALID_ARGUMENT, hello)
+        self.assertEqual(self.counter("messages_bad"), len(bad))
+        self.assert_alive()
+
+    def test_the_first_message_must_be_hello_and_only_the_first(self):
+        frontend = self.frontend(hello=None)
+        frontend.put(pd.ToWorker(heartbeat=pd.Heartbeat(number=1)))
+        self.assertEqual(frontend.wait_status()[0], CODE.INVALID_ARGUMENT)
+        frontend = self.frontend()
+        frontend.put(pd.ToWorker(hello=pd.FrontendHello(protocol=1)))
+        code, details = frontend.wait_status()
+        self.assertEqual((code, details), (CODE.INVALID_ARGUMENT, "a second hello"))
+
+    def test_unknown_kinds_and_heartbeats_are_ignored(self):
+        frontend = self.frontend()
+        frontend.put(b"\xa2\x06\x03abc")  # field 100
+        frontend.put(pd.ToWorker(heartbeat=pd.Heartbeat(number=1)))
+        frontend.submit(1, text=b"x", max_tokens=1)
+        self.assertEqual(frontend.finished(1)[0], b"a")
+
+
+class Requests(Case):
+    def test_text(self):
+        frontend = self.frontend()
+        frontend.submit(1, text=b"hi<s>", max_tokens=4, request_id="r-1", tenant="acme",
+                        deadline_us=5_000_000)
+        text, ids, finished = frontend.finished(1)
+        self.assertEqual((text, ids), (b"abcd", [97, 98, 99, 100]))
+        self.assertEqual((finished.reason, finished.prompt_tokens, finished.completion_tokens),
+                         (2, 5, 4))
+        self.assertEqual((finished.timing.queue_us, finished.timing.kv_transport), (11, "shm"))
+        placed = frontend.placed(1)
+        self.assertEqual((placed.prompt_tokens, placed.cached_tokens), (5, 3))
+        self.assertFalse(placed.HasField("ticket"))
+        self.assertEqual([s.position for s in frontend.steps(1)], [0, 1, 2, 3])
+        # A user's "<s>" stays five bytes of text: no special token.
+        line = self.worker.wait_line("submit", "request=1 ")
+        self.assertIn("id=r-1 tenant=acme tokens=104,105,60,115,62 count=5", line)
+        self.assertIn("deadline_ms=5000", line)
+
+    def test_chat_goes_through_the_template(self):
+        frontend = self.frontend()
+        frontend.submit(1, chat=[("user", b"<s>")], max_tokens=1)
+        frontend.finished(1)
+        expected = ([256] + list(b"user:") + list(b"<s>") + list(b"\n") + [256] +
+                    list(b"assistant:"))
+        line = self.worker.wait_line("submit", "request=1 ")
+        self.assertIn(f"tokens={','.join(map(str, expected[:24]))} count={len(expected)}", line)
+
+    def test_token_ids(self):
+        frontend = self.frontend()
+        frontend.submit(1, tokens=[5, 6, 257], max_tokens=1)
+        frontend.finished(1)
+        self.assertIn("tokens=5,6,257 count=3", self.worker.wait_line("submit", "request=1 "))
+
+    def test_default_length_is_what_fits(self):
+        frontend = self.frontend()
+        frontend.submit(1, tokens=[5] * 100, max_tokens=0, request_id="hold")
+        self.assertIn(f"max_tokens={65536 - 100}", self.worker.wait_line("submit", "request=1 "))
+
+    def test_many_at_once_share_steps(self):
+        frontend = self.frontend()
+        for request in range(1, 33):
+            frontend.submit(request, text=b"x", max_tokens=20)
+        for request in range(1, 33):
+            self.assertEqual(frontend.finished(request)[0], b"abcdefghijklmnopqrst")
+        largest = max(len(step.sequences) for step in frontend.of_kind("step"))
+        self.assertGreater(largest, 8, "sequences of a stream share a message")
+        for step in frontend.of_kind("step"):
+            self.assertGreater(step.load.number, 0, "every step carries a report")
+        self.assertEqual(self.counter("attempts_running"), 0)
+        self.assertEqual(self.counter("submit_bytes_held"), 0)
+
+    def test_two_frontends_do_not_hear_each_other(self):
+        one, two = self.frontend(), self.frontend()
+        one.submit(1, text=b"x", max_tokens=30)
+        two.submit(1, text=b"x", max_tokens=5)
+        self.assertEqual(len(one.finished(1)[1]), 30)
+        self.assertEqual(len(two.finished(1)[1]), 5)
+
+    def test_logprobs(self):
+        frontend = self.frontend()
+        submit = pd.Submit(model="m", text=b"x")
+        submit.sampling.max_tokens = 2
+        submit.sampling.logprobs = True
+        submit.sampling.top_logprobs = 2
+        for message in part_messages(1, 1, submit.SerializeToString()):
+            frontend.put(message)
+        frontend.finished(1)
+        first = frontend.steps(1)[0].logprobs[0]
+        self.assertEqual((first.token, first.text, first.logprob), (97, b"a", -0.5))
+        self.assertEqual([(top.token, top.text, top.logprob) for top in first.top],
+                         [(98, b"b", -1.0), (99, b"c", -1.5)])
+
+    def test_refusal_of_the_engine(self):
+        frontend = self.frontend()
+        frontend.submit(1, text=b"x", request_id="refuse")
+        failed = frontend.failed(1)
+        self.assertEqual((failed.code, failed.message, failed.retry_after_ms),
+                         (CAPACITY, "no room", 1500))
+        self.assertEqual(self.counter("failures_capacity"), 1)
+
+    def test_prefill_and_decode_routes(self):
+        frontend = self.frontend()
+        frontend.submit(1, route=PREFILL, text=b"prompt")
+        ticket = frontend.placed(1).ticket
+        self.assertEqual((ticket.instance, ticket.generation, ticket.tokens, ticket.block_size,
+                          ticket.secret), ("fake", 4711, 6, 16, b"\x07" * 16))
+        text, _, finished = frontend.finished(1)
+        self.assertEqual((text, finished.reason), (b"a", 0))
+        frontend.submit(1, attempt=2, route=DECODE, ticket=ticket)
+        frontend.finished(1, 2)
+        self.assertIn("ticket=fake", self.worker.wait_line("submit", "request=1 attempt=2 "))
+        # The attempt is handed over, not forgotten: its ticket can still be taken back, once.
+        frontend.cancel(1)
+        self.worker.wait_line("revoke request=1")
+        frontend.cancel(1)
+        frontend.submit(3, text=b"x")
+        frontend.finished(3)
+        self.assertEqual(len(self.worker.seen("cancel", "request=1 attempt=1")), 1)
+
+    def test_generated_tokens_of_an_earlier_attempt(self):
+        frontend = self.frontend()
+        frontend.submit(1, attempt=2, text=b"x", max_tokens=5,
+                        generated=pd.TokenList(ids=[97, 98]))
+        frontend.finished(1, 2)
+        self.assertIn("generated=2", self.worker.wait_line("submit", "request=1 "))
+
+    def test_last_submission_counts_what_the_engine_has_seen(self):
+        frontend = self.frontend(hello=pd.FrontendHello(protocol=1, report_interval_ms=100))
+        frontend.wait_hello()
+        frontend.submit(1, text=b"x", max_tokens=1)
+        frontend.submit(2, text=b"x", request_id="mute")
+        frontend.submit(3, text=b"x", max_tokens=1)
+        frontend.finished(3)
+        report = frontend.wait_load(lambda load: load.number > frontend.steps(3)[-1].position + 4)
+        self.assertEqual(report.last_submission, 1, "the second one is not placed")
+        frontend.cancel(2)
+        self.assertEqual(frontend.failed(2).code, CANCELLED)
+        frontend.wait_load(lambda load: load.last_submission == 3, "a report that counts all three")
+
+
+class Refusals(Case):
+    def refused(self, code, param, *words, route=0, **fields):
+        self.request = getattr(self, "request", 0) + 1
+        if not hasattr(self, "refusing"):
+            self.refusing = self.frontend()
+        submit = fields.pop("submit", None) or pd.Submit(model="m", route=route, **fields)
+        for message in part_messages(self.request, 1, submit.SerializeToString()):
+            self.refusing.put(message)
+        failed = self.refusing.failed(self.request)
+        self.assertEqual((failed.code, failed.param), (code, param), failed)
+        for word in words:
+            self.assertIn(word, failed.message)
+        self.assertLessEqual(len(failed.message), 512)
+        return failed
+
+    def sampling(self, **fields):
+        return dict(text=b"x", sampling=pd.Sampling(**fields))
+
+    def test_prompts(self):
+        self.refused(INVALID, "prompt", "empty")
+        self.refused(INVALID, "messages", "0 entries", chat=pd.ChatPrompt())
+        self.refused(INVALID, "prompt", "two forms", text=b"x", tokens=pd.TokenList(ids=[1]))
+        self.refused(INVALID, "prompt", "no token 258", tokens=pd.TokenList(ids=[1, 258]))
+        self.refused(INVALID, "prompt", "UTF-8", text=b"a\xff")
+        self.refused(INVALID, "messages", "knows no role evil",
+                     chat=pd.ChatPrompt(messages=[pd.ChatMessage(role="evil", content=b"x")]))
+        self.refused(INVALID, "messages.role", "32",
+                     chat=pd.ChatPrompt(messages=[pd.ChatMessage(role="r" * 33)]))
+        self.refused(INVALID, "messages", "4097",
+                     chat=pd.ChatPrompt(messages=[pd.ChatMessage(role="user")] * 4097))
+        self.refused(INVALID, "model", "serves m, not n", submit=pd.Submit(model="n", text=b"x"))
+        self.refused(INVALID, "request_id", "64", text=b"x", request_id="r" * 65)
+        self.refused(INVALID, "tool_choice", text=b"",
+                     chat=pd.ChatPrompt(messages=[pd.ChatMessage(role="user")],
+                                        tool_choice_json=b'"required"'))
+
+    def test_context_length(self):
+        failed = self.refused(CONTEXT_LENGTH, "prompt", "maximum context length is 65536 tokens",
+                              "more than 65536 tokens", text=b"x" * 70000)
+        self.assertEqual(failed.prompt_tokens, 0)
+        failed = self.refused(CONTEXT_LENGTH, "prompt", "resulted in 66000 tokens",
+                              tokens=pd.TokenList(ids=[1] * 66000))
+        self.assertEqual(failed.prompt_tokens, 66000)
+        failed = self.refused(CONTEXT_LENGTH, "max_tokens",
+                              "requested 65537 tokens (3 in the prompt, 65534 in the completion)",
+                              text=b"abc", sampling=pd.Sampling(max_tokens=65534))
+        self.assertEqual(failed.prompt_tokens, 3)
+
+    def test_sampling(self):
+        self.refused(INVALID, "temperature", **self.sampling(temperature=2.5))
+        self.refused(INVALID, "temperature", **self.sampling(temperature=float("nan")))
+        self.refused(INVALID, "top_p", **self.sampling(top_p=-0.1))
+        self.refused(INVALID, "stop", "16", **self.sampling(stop=[b"x"] * 17))
+        self.refused(INVALID, "stop", "1 to 256", **self.sampling(stop=[b""]))
+        self.refused(INVALID, "stop_token_ids", **self.sampling(stop_token_ids=[1] * 65))
+        self.refused(INVALID, "stop_token_ids", **self.sampling(stop_token_ids=[4000000000]))
+        self.refused(INVALID, "top_logprobs", **self.sampling(logprobs=True, top_logprobs=21))
+        self.refused(INVALID, "logit_bias",
+                     **self.sampling(logit_bias=[pd.LogitBias(token=1)] * 1025))
+        self.refused(INVALID, "logit_bias",
+                     **self.sampling(logit_bias=[pd.LogitBias(token=1, bias=101)]))
+        self.refused(INVALID, "response_format", text=b"x",
+                     response_format=pd.ResponseFormat(kind=1))
+        self.refused(INTERNAL, "", "generated already", text=b"x",
+                     generated=pd.TokenList(ids=[1, 1]), sampling=pd.Sampling(max_tokens=2))
+
+    def test_tickets(self):
+        print_ = pd.Fingerprint(weights=b"w" * 32, tokenizer=b"t" * 32, chat_template=b"c" * 32,
+                                layout=b"l" * 32)
+        good = pd.Ticket(instance="p", address="10.0.0.1:9000", tokens=5, block_size=16,
+                         secret=b"s" * 16, fingerprint=print_)
+        self.refused(TICKET, "", "no ticket", route=DECODE)
+        for field, value in (("address", "unix:/run/docker.sock"), ("address", "xds:///x"),
+                             ("address", "a" * 300 + ":1"), ("instance", "i" * 129),
+                             ("secret", b"short"), ("block_size", 64), ("block_size", 0),
+                             ("tokens", 0), ("tokens", 1 << 31)):
+            ticket = pd.Ticket()
+            ticket.CopyFrom(good)
+            setattr(ticket, field, value)
+            self.refused(TICKET, "", "ticket", route=DECODE, ticket=ticket)
+        ticket = pd.Ticket()
+        ticket.CopyFrom(good)
+        ticket.fingerprint.layout = b"short"
+        self.refused(TICKET, "", "malformed", route=DECODE, ticket=ticket)
+        self.refused(INTERNAL, "", "carries a prompt", route=DECODE, ticket=good, text=b"x")
+
+    def test_a_submit_that_is_no_message(self):
+        frontend = self.frontend()
+        for request, data in enumerate((b"\xff\xff\xff", b"\x0a\xff\xff\xff\xff\x0f", b"\x00" * 99),
+                                       1):
+            for message in part_messages(request, 1, data):
+                frontend.put(message)
+            self.assertEqual(frontend.failed(request).code, INVALID)
+        self.assert_alive()
+
+    def test_small_bytes_that_ask_for_much_memory(self):
+        frontend = self.frontend()
+        # 120,000 empty LogitBias of two bytes each; a struct costs a hundred times that.
+        sampling = b"\x7a\x00" * 120000
+        data = pd.Submit(model="m", text=b"x").SerializeToString()
+        data += b"\x7a" + bytes([len(sampling) & 0x7f | 0x80, len(sampling) >> 7 & 0x7f | 0x80,
+                                 len(sampling) >> 14]) + sampling
+        for message in part_messages(1, 1, data):
+            frontend.put(message)
+        self.assertEqual(frontend.failed(1).code, INVALID)
+        self.assert_alive()
+
+
+class Roles(Case):
+    options = {"role": "prefill", "kvx": 0}
+
+    def test_a_prefill_worker_does_not_decode(self):
+        frontend = self.frontend()
+        self.assertEqual(frontend.wait_hello().role, 1)
+        frontend.submit(1, text=b"x")
+        self.assertEqual(frontend.failed(1).code, INTERNAL)
+        frontend.submit(2, route=PREFILL, text=b"x")
+        frontend.finished(2)
+
+    def test_no_kv_links_without_kvx(self):
+        stream = self.raw("/pd.v1.Kv/Link", b"x")
+        self.assertEqual(stream.wait_status()[0], CODE.UNAVAILABLE)
+
+
+class Parts(Case):
+    def part(self, request, data=b"", total=0, last=False, attempt=1):
+        return pd.ToWorker(submit=pd.SubmitPart(request=request, attempt=attempt, data=data,
+                                                total=total, last=last))
+
+    def data(self, size=0):
+        submit = pd.Submit(model="m", text=b"x" * max(1, size))
+        submit.sampling.max_tokens = 1
+        return submit.SerializeToString()
+
+    def test_parts_interleave(self):
+        frontend = self.frontend()
+        data = [self.data(40000), self.data(50000)]
+        pieces = [list(part_messages(i + 1, 1, data[i], size=1000)) for i in range(2)]
+        for i in range(max(map(len, pieces))):
+            for piece in pieces:
+                if i < len(piece):
+                    frontend.put(piece[i])
+        self.assertEqual(frontend.finished(1)[2].prompt_tokens, 40000)
+        self.assertEqual(frontend.finished(2)[2].prompt_tokens, 50000)
+        self.assertEqual(self.counter("submit_bytes"), len(data[0]) + len(data[1]))
+        self.assertEqual(self.counter("submit_bytes_held"), 0)
+
+    def test_largest_submission(self):
+        frontend = self.frontend()
+        data = self.data()
+        padding = 256 * 1024 - len(data) - 5
+        data += b"\xa2\x06" + bytes([padding & 0x7f | 0x80, padding >> 7 & 0x7f | 0x80,
+                                     padding >> 14]) + b"p" * padding
+        self.assertEqual(len(data), 256 * 1024)
+        for message in part_messages(1, 1, data):
+            frontend.put(message)
+        frontend.finished(1)
+
+    def test_oversize(self):
+        frontend = self.frontend()
+        frontend.put(self.part(1, b"x" * (32 * 1024 + 1), total=40000))
+        self.assertIn("32 KiB", frontend.failed(1).message)
+        frontend.put(self.part(2, b"x", total=256 * 1024 + 1))
+        failed = frontend.failed(2)
+        self.assertEqual(failed.code, INVALID)
+        self.assertIn("--max-submit-bytes", failed.message)
+        frontend.put(self.part(3, b"x", total=1 << 63))
+        self.assertEqual(frontend.failed(3).code, INVALID)
+        # The rest of a refused submission is ignored.
+        frontend.put(self.part(3, b"x"))
+        frontend.put(self.part(3, b"x", last=True))
+        frontend.put(self.part(4, b"x" * 11, total=10))
+        self.assertIn("longer than the 10 bytes", frontend.failed(4).message)
+        frontend.put(self.part(5, b"x" * 9, total=10, last=True))
+        self.assertIn("9 of 10 bytes", frontend.failed(5).message)
+        frontend.submit(6, text=b"x")
+        frontend.finished(6)
+        self.assertEqual(len(frontend.of_kind("failed")), 5)
+        self.assertEqual(self.counter("submit_bytes_held"), 0)
+
+    def test_a_message_over_the_transport_limit_ends_only_its_stream(self):
+        frontend, neighbour = self.frontend(), self.frontend()
+        frontend.put(self.part(1, b"x" * 100000, total=100000))
+        self.assertEqual(frontend.wait_status()[0], CODE.RESOURCE_EXHAUSTED)
+        neighbour.submit(1, text=b"x")
+        neighbour.finished(1)
+
+    def test_twice(self):
+        frontend = self.frontend()
+        frontend.submit(1, text=b"x", request_id="hold")
+        frontend.placed(1)
+        frontend.submit(1, text=b"x")
+        code, details = frontend.wait_status()
+        self.assertEqual(code, CODE.INVALID_ARGUMENT)
+        self.assertIn("twice", details)
+        self.worker.wait_line("forget")
+
+    def test_too_many_unfinished_submissions(self):
+        frontend = self.frontend()
+        for request in range(1, 258):
+            frontend.put(self.part(request, b"x", total=1000))
+        failed = frontend.failed(257)
+        self.assertEqual(failed.code, CAPACITY)
+        self.assertGreater(failed.retry_after_ms, 0)
+        for request in range(1, 257):
+            frontend.cancel(request)
+        self.assertEqual(frontend.failed(256).code, CANCELLED)
+        frontend.submit(300, text=b"x")
+        frontend.finished(300)
+
+    def test_memory_of_all_streams_is_bounded(self):
+        streams = [self.frontend() for _ in range(3)]
+        sizes = 0
+        for number, stream in enumerate(streams):
+            for request in range(1, 5):
+                for message in list(part_messages(request, 1, b"x" * (256 * 1024)))[:-1]:
+                    stream.put(message)
+                    sizes += 1
+        # Eight times max_submit_bytes are held for 12 submissions of that size.
+        refused = wait_for("a refusal", lambda: sum(len(s.of_kind("failed")) for s in streams) >= 4)
+        self.assertTrue(refused)
+        for stream in streams:
+            for failed in stream.of_kind("failed"):
+                self.assertEqual(failed.code, CAPACITY)
+        self.assertLessEqual(self.counter("submit_bytes_held"), 8 * 256 * 1024)
+        for stream in streams:
+            stream.close()
+        wait_for("the memory to come back", lambda: self.counter("submit_bytes_held") == 0)
+        self.assert_alive()
+
+
+class Cancels(Case):
+    def test_while_parts_are_coming(self):
+        frontend = self.frontend()
+        messages = list(part_messages(1, 1, b"x" * 100000))
+        frontend.put(messages[0])
+        frontend.cancel(1)
+        self.assertEqual(frontend.failed(1).code, CANCELLED)
+        for message in messages[1:]:
+            frontend.put(message)
+        frontend.submit(2, text=b"x")
+        frontend.finished(2)
+        self.assertEqual(len(frontend.of_kind("failed")), 1)
+        self.assertEqual(self.counter("submit_bytes_held"), 0)
+
+    def test_while_it_runs(self):
+        frontend = self.frontend()
+        frontend.submit(1, text=b"x", max_tokens=60000)
+        wait_for("a few tokens", lambda: len(frontend.steps(1)) > 3)
+        frontend.cancel(1)
+        self.assertEqual(frontend.failed(1).code, CANCELLED)
+        self.worker.wait_line("cancel", "request=1 attempt=1")
+        tokens = len(frontend.steps(1))
+        frontend.submit(2, text=b"x", max_tokens=10)
+        frontend.finished(2)
+        self.assertEqual(len(frontend.steps(1)), tokens, "nothing comes after the last word")
+
+    def test_at_once_many_times(self):
+        """A cancel that chases its submission through assembly, intake and engine is never lost."""
+        frontend = self.frontend()
+        for request in range(1, 301):
+            frontend.submit(request, text=b"y" * 3000, request_id="hold")
+            frontend.cancel(request)
+        for request in range(1, 301):
+            self.assertEqual(frontend.failed(request).code, CANCELLED)
+        self.assertEqual(self.counter("attempts_running"), 0)
+        self.assertEqual(stats(self.worker.address)[1].load.running, 0)
+
+    def test_unknown_and_repeated_cancels_reach_nobody(self):
+        frontend = self.frontend()
+        for request in range(1000):
+            frontend.cancel(request + 10)
+        frontend.submit(1, text=b"x", request_id="hold")
+        frontend.placed(1)
+        for _ in range(100):
+            frontend.cancel(1)
+        self.assertEqual(frontend.failed(1).code, CANCELLED)
+        self.assertEqual(len(self.worker.seen("cancel ")), 1)
+
+
+class Ends(Case):
+    def test_a_lost_stream_takes_its_sequences_with_it_and_no_others(self):
+        one, two = self.frontend(), self.frontend()
+        for request in range(1, 6):
+            one.submit(request, text=b"x", request_id="hold")
+            two.submit(request, text=b"x", request_id="hold")
+        for request in range(1, 6):
+            one.placed(request)
+            two.placed(request)
+        one.close()
+        self.worker.wait_line("forget")
+        wait_for("five that are left", lambda: stats(self.worker.address)[1].load.running == 5)
+        self.assertEqual(self.counter("attempts_running"), 5)
+        self.assertEqual(len(self.worker.seen("forget")), 1)
+        two.cancel(1)
+        self.assertEqual(two.failed(1).code, CANCELLED)
+
+    def test_a_half_closed_stream_is_over(self):
+        frontend = self.frontend()
+        frontend.submit(1, text=b"x", request_id="hold")
+        frontend.placed(1)
+        frontend.put(None)
+        self.assertEqual(frontend.wait_status()[0], CODE.OK)
+        self.worker.wait_line("forget")
+
+    def test_lost_in_the_middle_of_intake(self):
+        for _ in range(20):
+            frontend = self.frontend()
+            for request in range(20):
+                frontend.submit(request, text=b"y" * 2000, request_id="hold")
+            frontend.close()
+        wait_for("nothing that runs", lambda: stats(self.worker.address)[1].load.running == 0 and
+                 self.counter("attaches_now") == 0)
+        self.assertEqual(self.counter("attempts_running"), 0)
+        wait_for("the memory to come back", lambda: self.counter("submit_bytes_held") == 0)
+
+    def test_a_frontend_that_does_not_read_is_cut(self):
+        slow, neighbour = self.frontend(), self.frontend()
+        slow.gate.clear()
+        slow.submit(1, text=b"x", request_id="flood", max_tokens=60000)
+        wait_for("the cut", lambda: self.counter("attaches_cut") == 1)
+        self.worker.wait_line("forget")
+        neighbour.submit(1, text=b"x", max_tokens=20)
+        neighbour.finished(1)
+        slow.gate.set()
+        self.assertEqual(slow.wait_status()[0], CODE.RESOURCE_EXHAUSTED)
+        self.assertTrue(self.worker.logged("the frontend does not read"))
+
+    def test_as_many_frontends_as_there_are_places(self):
+        streams = [self.frontend(hello=False) for _ in range(256)]
+        for stream in streams:
+            stream.put(pd.ToWorker(hello=pd.FrontendHello(protocol=1, report_interval_ms=10000)))
+        for stream in streams:
+            stream.wait_hello()
+        code, details = self.frontend(hello=pd.FrontendHello(protocol=1)).wait_status()
+        self.assertEqual(code, CODE.RESOURCE_EXHAUSTED)
+        self.assertIn("as many frontends", details)
+        streams[17].close()
+        wait_for("a free place", lambda: self.counter("attaches_now") == 255)
+        self.assert_alive()
+        self.assertEqual(self.counter("attaches_refused"), 1)
+
+    def test_drain(self):
+        frontend = self.frontend()
+        frontend.submit(1, text=b"x", max_tokens=200)
+        frontend.placed(1)
+        self.worker.tell("drain 5000")
+        drain = wait_for("the drain", lambda: frontend.of_kind("drain"))[0]
+        self.assertEqual(drain.deadline_ms, 5000)
+        frontend.submit(2, text=b"x")
+        self.assertEqual(frontend.failed(2).code, DRAINING)
+        self.assertEqual(len(frontend.finished(1)[1]), 200, "what runs goes on")
+        frontend.wait_load(lambda load: load.draining)
+        late = self.frontend()
+        wait_for("the drain, told to a newcomer", lambda: late.of_kind("drain"))
+
+    def test_a_frontend_that_drains(self):
+        frontend = self.frontend()
+        frontend.submit(1, text=b"x", max_tokens=100)
+        frontend.put(pd.ToWorker(drain=pd.FrontendDrain()))
+        self.assertEqual(len(frontend.finished(1)[1]), 100)
+        frontend.submit(2, text=b"x")
+        self.assertEqual(frontend.failed(2).code, INTERNAL)
+
+    def test_the_worker_leaves_with_streams_open(self):
+        frontend = self.frontend()
+        frontend.submit(1, text=b"x", request_id="hold")
+        frontend.placed(1)
+        kv = self.raw("/pd.v1.Kv/Link", b"abc")
+        wait_for("an answer", lambda: kv.received)
+        self.assertEqual(self.worker.quit(), 0)
+        self.assertEqual(frontend.failed(1).code, CANCELLED)
+        self.assertEqual(frontend.wait_status(), (CODE.UNAVAILABLE, "this worker leaves"))
+        self.assertEqual(kv.wait_status(), (CODE.UNAVAILABLE, "this worker leaves"))
+
+
+class Hostile(Case):
+    METHODS = ("/pd.v1.Worker/Attach", "/pd.v1.Kv/Link", "/pd.v1.Worker/Stats")
+
+    def test_garbage_on_attach(self):
+        neighbour = self.frontend()
+        for garbage in (b"\xff", b"\x0a\xff\xff\xff\xff\x0f", b"\x12\x7f" + b"x" * 10, b"\x08",
+                        b"\x0b" * 50):
+            stream = self.raw("/pd.v1.Worker/Attach", garbage)
+            self.assertEqual(stream.wait_status()[0], CODE.INVALID_ARGUMENT, garbage)
+            stream = self.frontend()
+            stream.put(garbage)
+            self.assertEqual(stream.wait_status()[0], CODE.INVALID_ARGUMENT, garbage)
+        self.assertTrue(self.worker.logged("a message cannot be read", "the stream is closed"))
+        neighbour.submit(1, text=b"x")
+        neighbour.finished(1)
+
+    def test_garbage_on_stats(self):
+        with self.assertRaises(grpc.RpcError) as raised:
+            unary(self.worker.address, "/pd.v1.Worker/Stats", b"\xff", pd.StatsReply)
+        self.assertEqual(raised.exception.code(), CODE.INVALID_ARGUMENT)
+
+    def test_garbage_on_kv_is_kvx_s_to_judge(self):
+        stream = self.raw("/pd.v1.Kv/Link", b"!garbage")
+        self.assertEqual(stream.wait_status()[0], CODE.UNAVAILABLE)
+        self.assert_alive()
+
+    def test_random_bytes_on_every_method(self):
+        random.seed(7)
+        neighbour = self.frontend()
+        for _ in range(60):
+            stream = self.raw(random.choice(self.METHODS))
+            for _ in range(random.randrange(1, 4)):
+                stream.put(random.randbytes(random.randrange(0, 400)))
+            stream.put(None)
+        neighbour.submit(1, text=b"x")
+        neighbour.finished(1)
+        for stream in self.streams[1:]:
+            stream.wait_status()
+
+    def test_mutated_messages(self):
+        random.seed(11)
+        neighbour = self.frontend()
+        submit = pd.Submit(model="m", chat=pd.ChatPrompt(
+            messages=[pd.ChatMessage(role="user", content=b"hello")]),
+            sampling=pd.Sampling(stop=[b"x"], max_tokens=2))
+        good = [message.SerializeToString()
+                for message in part_messages(1, 1, submit.SerializeToString())]
+        for round_ in range(120):
+            stream = self.frontend()
+            for message in good:
+                data = bytearray(message)
+                for _ in range(random.randrange(1, 4)):
+                    data[random.randrange(len(data))] = random.randrange(256)
+                stream.put(bytes(data))
+            stream.put(None)
+            stream.wait_status()
+            stream.close()
+        neighbour.submit(1, text=b"x")
+        neighbour.finished(1)
+
+    def test_bytes_that_are_no_http2(self):
+        for data in (b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 1000, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" +
+                     b"\xff" * 500):
+            with socket.create_connection(("127.0.0.1", self.worker.port)) as connection:
+                connection.sendall(data)
+        self.assert_alive()
+
+    def test_unknown_method(self):
+        with self.assertRaises(grpc.RpcError) as raised:
+            unary(self.worker.address, "/pd.v1.Worker/Explode", b"", pd.StatsReply)
+        self.assertEqual(raised.exception.code(), CODE.UNIMPLEMENTED)
+
+    def test_compressed_messages_are_not_inflated(self):
+        channel = grpc.insecure_channel(self.worker.address, compression=grpc.Compression.Gzip)
+        with channel:
+            call = channel.unary_unary("/pd.v1.Worker/Stats", request_serializer=lambda data: data,
+                                       response_deserializer=lambda data: data)
+            with self.assertRaises(grpc.RpcError):
+                call(b"\x00" * (16 << 20), timeout=10)
+        self.assert_alive()
+
+    def test_too_many_stats_calls(self):
+        streams = [self.raw("/pd.v1.Worker/Stats") for _ in range(17)]
+        refused = wait_for("a refusal", lambda: [s for s in streams if s.status])
+        self.assertEqual(refused[0].status[0], CODE.RESOURCE_EXHAUSTED)
+        for stream in streams:
+            stream.close()
+        wait_for("room again", self._stats_work)
+
+    def _stats_work(self):
+        try:
+            return self.counter("attaches") >= 0
+        except grpc.RpcError:
+            return False
+
+
+class KvLinks(Case):
+    def test_a_reader_comes(self):
+        stream = self.raw("/pd.v1.Kv/Link", b"abc")
+        line = self.worker.wait_line("reader_up")
+        self.assertIn("peer=ipv4:127.0.0.1", line)
+        wait_for("the echo", lambda: stream.received == [b"cba"])
+        stream.put(b"")
+        wait_for("an empty message", lambda: stream.received == [b"cba", b""])
+        self.assertEqual(self.counter("kv_links_served_now"), 1)
+        stream.close()
+        self.worker.wait_line("link_down id=1000")
+        self.assertEqual(self.counter("kv_links_served_now"), 0)
+
+    def test_kvx_closes_a_reader(self):
+        stream = self.raw("/pd.v1.Kv/Link", b"abc")
+        wait_for("the echo", lambda: stream.received)
+        self.worker.tell("kv-close 1000")
+        self.assertEqual(stream.wait_status()[0], CODE.UNAVAILABLE)
+        self.assertFalse(self.worker.seen("link_down"), "what kvx closed is not reported")
+
+    def serve(self, behaviour):
+        """A Kv service of grpcio; gives its port and what it has received."""
+        received = []
+
+        def link(requests, context):
+            yield from behaviour(requests, context, received)
+
+        handler = grpc.method_handlers_generic_handler("pd.v1.Kv", {
+            "Link": grpc.stream_stream_rpc_method_handler(link)})
+        server = grpc.server(concurrent.futures.ThreadPoolExecutor(4))
+        server.add_generic_rpc_handlers((handler,))
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        self.addCleanup(server.stop, None)
+        return port, received, server
+
+    @staticmethod
+    def echo(requests, context, received):
+        context.send_initial_metadata(())
+        for request in requests:
+            received.append(request)
+            if request == b"end":
+                return
+            yield request.upper()
+
+    def test_kvx_dials(self):
+        port, received, _ = self.serve(self.echo)
+        self.worker.tell(f"kv-open 5 127.0.0.1:{port}")
+        self.worker.wait_line("link_up id=5")
+        self.worker.tell("kv-send 5 hello")
+        self.worker.wait_line("receive id=5 length=5")
+        self.assertEqual(received[0], b"hello")
+        # The fake sends everything back, so the echo never ends by itself.
+        self.worker.tell("kv-close 5")
+        wait_for("the end", lambda: self.counter("kv_links_opened_now") == 0)
+        self.assertFalse(self.worker.seen("link_down"))
+
+    def test_the_source_ends_the_link(self):
+        port, _, _ = self.serve(self.echo)
+        self.worker.tell(f"kv-open 5 127.0.0.1:{port}")
+        self.worker.wait_line("link_up id=5")
+        self.worker.tell("kv-send 5 end")
+        self.worker.wait_line("link_down id=5")
+
+    def test_the_source_dies(self):
+        port, _, server = self.serve(self.echo)
+        self.worker.tell(f"kv-open 5 127.0.0.1:{port}")
+        self.worker.wait_line("link_up id=5")
+        server.stop(None)
+        self.worker.wait_line("link_down id=5")
+
+    def test_nobody_listens(self):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.worker.tell(f"kv-open 6 127.0.0.1:{free.getsockname()[1]}")
+            self.worker.wait_line("link_down id=6")
+        self.assertFalse(self.worker.seen("link_up"))
+
+    def test_somebody_listens_who_never_answers(self):
+        with socket.create_server(("127.0.0.1", 0)) as mute:
+            self.worker.tell(f"kv-open 7 127.0.0.1:{mute.getsockname()[1]}")
+            line = self.worker.wait_line("link_down id=7")
+        self.assertIn("why=", line)
+
+    def test_addresses_that_are_none(self):
+        for number, address in enumerate(("unix:/tmp/x", "xds:///a", "dns:///127.0.0.1:1", "x", ":1",
+                                          "127.0.0.1:99999"), 10):
+            self.worker.tell(f"kv-open {number} {address}")
+            self.worker.wait_line(f"link_down id={number}")
+
+    def test_a_source_that_does_not_read(self):
+        def deaf(requests, context, received):
+            context.send_initial_metadata(())
+            while context.is_active():
+                time.sleep(0.05)
+            yield from ()
+        port, _, _ = self.serve(deaf)
+        self.worker.tell(f"kv-open 8 127.0.0.1:{port}")
+        self.worker.wait_line("link_up id=8")
+        self.worker.tell("kv-flood 8 400")
+        self.assertIn("does not read", self.worker.wait_line("link_down id=8"))
+
+
+class Registration(unittest.TestCase):
+    """A dispatcher of grpcio that answers as it is told."""
+
+    def setUp(self):
+        self.requests = []
+        self.lease_ms = 3000
+        self.refuse = False
+        handler = grpc.method_handlers_generic_handler("pd.v1.Dispatcher", {
+            "Register": grpc.unary_unary_rpc_method_handler(self.register)})
+        self.server = grpc.server(concurrent.futures.ThreadPoolExecutor(4))
+        self.server.add_generic_rpc_handlers((handler,))
+        self.port = self.server.add_insecure_port("127.0.0.1:0")
+        self.server.start()
+        self.log = tempfile.NamedTemporaryFile("w+", prefix="pd-link-")
+        self.worker = FakeWorker(self.log, dispatcher=f"127.0.0.1:{self.port}")
+
+    def tearDown(self):
+        self.worker.kill()
+        self.server.stop(None)
+        self.log.close()
+
+    def register(self, data, context):
+        request = pd.RegisterRequest.FromString(data)
+        self.requests.append((time.monotonic(), request))
+        if self.refuse:
+            context.abort(CODE.PERMISSION_DENIED, "wrong token")
+        return pd.RegisterReply(lease_ms=self.lease_ms).SerializeToString()
+
+    def test_renewal_and_goodbye(self):
+        wait_for("two renewals", lambda: len(self.requests) >= 3)
+        first = self.requests[0][1]
+        self.assertEqual((first.token, first.address, first.leaving), ("sesame", "127.0.0.1:7", False))
+        self.assertEqual((first.hello.instance, first.hello.boot, first.hello.model),
+                         ("fake", 77, "m"))
+        # At a third of the lease, give or take a busy machine.
+        self.assertGreater(self.requests[1][0] - self.requests[0][0], 0.8)
+        self.worker.tell("drain 100")
+        wait_for("goodbye", lambda: [r for _, r in self.requests if r.leaving])
+        count = len(self.requests)
+        self.assertEqual(self.worker.quit(), 0)
+        self.assertEqual(len(self.requests), count, "goodbye is said once and nothing after it")
+        self.assertEqual(len(self.worker.logged("registered for 3000 ms")), 1)
+
+    def test_quit_says_goodbye_too(self):
+        wait_for("a registration", lambda: self.worker.logged("registered for"))
+        self.assertEqual(self.worker.quit(), 0)
+        self.assertTrue(self.requests[-1][1].leaving)
+
+    def test_refusal_is_told_once_and_tried_again(self):
+        self.refuse = True
+        wait_for("a registration", lambda: len(self.requests) >= 1)
+        wait_for("a second try", lambda: len(self.requests) >= 2 + 1)
+        wait_for("a warning", lambda: self.worker.logged("wrong token", "trying again"))
+        self.refuse = False
+        wait_for("success", lambda: stats(self.worker.address)[0]["registrations"] >= 1)
+        self.assertEqual(self.worker.quit(), 0)
+
+    def test_a_dispatcher_that_is_gone_does_not_hold_up_the_end(self):
+        wait_for("a registration", lambda: self.worker.logged("registered for"))
+        self.server.stop(None).wait()
+        self.assertEqual(self.worker.quit(), 0)
+        self.assertTrue(self.worker.seen("bye"))
+
+
+class Tls(unittest.TestCase):
+    """Keys made on the spot; TLS is mutual where an authority is given."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.mkdtemp(prefix="pd-tls-")
+
+        def openssl(*arguments):
+            subprocess.run(["openssl", *arguments], check=True, cwd=cls.folder,
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+        openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "ca.key", "-out",
+                "ca.pem", "-days", "2", "-subj", "/CN=test authority")
+        openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", "w.key", "-out", "w.csr", "-subj",
+                "/CN=worker")
+        with open(os.path.join(cls.folder, "san"), "w", encoding="ascii") as file:
+            file.write("subjectAltName=IP:127.0.0.1\n")
+        openssl("x509", "-req", "-in", "w.csr", "-CA", "ca.pem", "-CAkey", "ca.key",
+                "-CAcreateserial", "-out", "w.pem", "-days", "2", "-extfile", "san")
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.folder)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def read(self, name):
+        with open(self.path(name), "rb") as file:
+            return file.read()
+
+    def test_mutual_tls(self):
+        with tempfile.NamedTemporaryFile("w+") as log:
+            worker = FakeWorker(log, cert=self.path("w.pem"), key=self.path("w.key"),
+                                ca=self.path("ca.pem"))
+            self.addCleanup(worker.kill)
+            good = grpc.ssl_channel_credentials(self.read("ca.pem"), self.read("w.key"),
+                                                self.read("w.pem"))
+            self.assertEqual(stats(worker.address, credentials=good)[1].hello.instance, "fake")
+            nameless = grpc.ssl_channel_credentials(self.read("ca.pem"))
+            for credentials in (nameless, None):
+                with self.assertRaises(grpc.RpcError):
+                    stats(worker.address, credentials=credentials)
+            # The worker dials itself: its KV client shows the same certificate.
+            worker.tell(f"kv-open 1 {worker.address}")
+            worker.wait_line("link_up id=1")
+            worker.tell("kv-close 1")
+            self.assertEqual(worker.quit(), 0)
+
+    def test_files_that_are_no_keys(self):
+        for files in ({"cert": "/nowhere", "key": self.path("w.key")},
+                      {"cert": self.path("san"), "key": self.path("w.key")}):
+            worker = Process([os.path.join(os.environ.get("PD_BUILD", "build"),
+                                           "t/link/fake_worker")] +
+                             [f"{key}={value}" for key, value in files.items()])
+            self.addCleanup(worker.kill)
+            self.assertEqual(worker.wait_exit(), 1)
+            self.assertIn(files["cert"], worker.wait_line("error"))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,144 @@
+#include "worker/link/intake.h"
+
+#include <stdlib.h>
+
+#include "proto/pd.pb-c.h"
+#include "worker/base/log.h"
+
+enum { RETRY_AFTER_MS = 1000 };
+
+struct pd_intake {
+    const struct pd_link_identity *identity;
+    struct pd_engine *engine;
+    void (*failed)(void *context, const struct pd_failure *failure);
+    void *context;
+    struct pd_mailbox box;
+    atomic_bool closing;
+    pthread_t thread;
+};
+
+static bool is_cancelled(const struct pd_job *job)
+{
+    return atomic_load_explicit(&job->cancelled, memory_order_seq_cst);
+}
+
+static void tell_failed(const struct pd_intake *intake, const struct pd_job *job,
+                        const struct pd_refusal *refusal)
+{
+    struct pd_failure failure = {
+        .id = job->id,
+        .code = refusal->code,
+        .message = refusal->message,
+        .param = refusal->param,
+        .retry_after_ms = refusal->retry_after_ms,
+        .prompt_tokens = refusal->prompt_tokens,
+    };
+
+    pd_log(PD_LOG_DEBUG, "intake", "attach=%llu request=%llu attempt=%u refused: %s",
+           (unsigned long long)(job->id.attach), (unsigned long long)job->id.request,
+           job->id.attempt, refusal->message);
+    intake->failed(intake->context, &failure);
+}
+
+static void refuse_submit(struct pd_refusal *refusal, int status)
+{
+    if (status == PD_FULL)
+        pd_refuse(refusal, PD__V1__FAILED__CODE__CAPACITY, "",
+                  "this worker has as many requests waiting as it accepts");
+    else if (status == PD_CLOSED)
+        pd_refuse(refusal, PD__V1__FAILED__CODE__DRAINING, "", "this worker is leaving");
+    else
+        pd_refuse(refusal, PD__V1__FAILED__CODE__INTERNAL, "", "out of memory");
+    if (status == PD_FULL)
+        refusal->retry_after_ms = RETRY_AFTER_MS;
+}
+
+static void work_on(struct pd_intake *intake, struct pd_job *job)
+{
+    struct pd_refusal refusal;
+    struct pd_request *request = NULL;
+    int status;
+
+    if (is_cancelled(job)) {
+        pd_refuse(&refusal, PD__V1__FAILED__CODE__CANCELLED, "", "cancelled");
+        tell_failed(intake, job, &refusal);
+        return;
+    }
+    if (pd_submit_read(intake->identity, job, &request, &refusal) != PD_OK) {
+        tell_failed(intake, job, &refusal);
+        return;
+    }
+    status = pd_engine_submit(intake->engine, request);
+    if (status != PD_OK) {
+        pd_request_free(request);
+        refuse_submit(&refusal, status);
+        tell_failed(intake, job, &refusal);
+    } else if (is_cancelled(job)) {
+        pd_engine_cancel(intake->engine, job->id);
+    }
+}
+
+static void *run(void *argument)
+{
+    struct pd_intake *intake = argument;
+    struct pd_message *list;
+
+    while (!atomic_load(&intake->closing)) {
+        list = pd_mailbox_take(&intake->box, -1);
+        while (list) {
+            struct pd_job *job = (struct pd_job *)list;
+
+            list = list->next;
+            if (!atomic_load(&intake->closing))
+                work_on(intake, job);
+            pd_job_drop_bytes(job);
+            pd_job_release(job);
+        }
+    }
+    return NULL;
+}
+
+int pd_intake_create(const struct pd_link_identity *identity, struct pd_engine *engine,
+                     void (*failed)(void *context, const struct pd_failure *failure), void *context,
+                     struct pd_intake **out, struct pd_error *error)
+{
+    struct pd_intake *intake = calloc(1, sizeof(*intake));
+
+    if (!intake)
+        return pd_fail(error, PD_NO_MEMORY, "no memory for intake");
+    intake->identity = identity;
+    intake->engine = engine;
+    intake->failed = failed;
+    intake->context = context;
+    atomic_init(&intake->closing, false);
+    pd_mailbox_init(&intake->box, PD_INTAKE_JOBS_MAX, NULL, NULL);
+    if (pthread_create(&intake->thread, NULL, run, intake)) {
+        pd_mailbox_destroy(&intake->box);
+        free(intake);
+        return pd_fail(error, PD_IO, "the system gives no thread for intake (ulimit -u?)");
+    }
+    *out = intake;
+    return PD_OK;
+}
+
+int pd_intake_put(struct pd_intake *intake, struct pd_job *job)
+{
+    return pd_mailbox_put(&intake->box, &job->message, PD_MAILBOX_BOUNDED);
+}
+
+void pd_intake_destroy(struct pd_intake *intake)
+{
+    struct pd_message *list;
+
+    atomic_store(&intake->closing, true);
+    pd_mailbox_close(&intake->box);
+    pthread_join(intake->thread, NULL);
+    for (list = pd_mailbox_take(&intake->box, 0); list;) {
+        struct pd_job *job = (struct pd_job *)list;
+
+        list = list->next;
+        pd_job_release(job);
+    }
+    pd_mailbox_destroy(&intake->box);
+    free(intake);
+}
