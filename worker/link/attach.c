@@ -154,9 +154,9 @@ static bool send_report(struct pd_attach *attach)
     struct pd_link *link = attach->link;
     Pd__V1__FromWorker message = PD__V1__FROM_WORKER__INIT;
 
-    pd_arena_reset(&link->arena);
+    pd_scratch_reset(&link->scratch);
     message.kind_case = PD__V1__FROM_WORKER__KIND_LOAD;
-    message.load = pd_report_load(link, &link->arena);
+    message.load = pd_report_load(link, &link->scratch);
     if (!message.load) {
         pd_attach_cut(attach, "out of memory");
         return false;
@@ -272,10 +272,10 @@ static void receive(struct pd_attach *attach, const Pd__V1__ToWorker *message)
 static void attach_message(void *owner, const uint8_t *bytes, size_t length)
 {
     struct pd_attach *attach = owner;
-    struct pd_arena *inbox = &attach->link->inbox;
+    struct pd_scratch *inbox = &attach->link->inbox;
     Pd__V1__ToWorker *message;
 
-    pd_arena_reset(inbox);
+    pd_scratch_reset(inbox);
     message = pd__v1__to_worker__unpack(&inbox->protobuf, length, bytes);
     if (message)
         receive(attach, message);

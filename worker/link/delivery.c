@@ -16,9 +16,9 @@ void pd_delivery_placed(struct pd_link *link, const struct pd_placed *placed)
     pd_attempts_seen(&attach->attempts, entry);
     if (entry->cancelled)
         return;
-    pd_arena_reset(&link->arena);
+    pd_scratch_reset(&link->scratch);
     message.kind_case = PD__V1__FROM_WORKER__KIND_PLACED;
-    message.placed = pd_report_placed(&link->arena, placed);
+    message.placed = pd_report_placed(&link->scratch, placed);
     if (message.placed)
         pd_attach_send(attach, &message);
     else
@@ -53,9 +53,9 @@ static void add_share(struct pd_link *link, struct pd_attach *attach, size_t cap
     if (!entry || entry->state != PD_ATTEMPT_SUBMITTED || (entry->cancelled && !output->finished))
         return;
     if (!step->sequences)
-        step->sequences = pd_arena_array(&link->arena, capacity, sizeof(*step->sequences));
+        step->sequences = pd_scratch_array(&link->scratch, capacity, sizeof(*step->sequences));
     if (step->sequences) /* else, and for a NULL among them, the stream is cut when it is sent */
-        step->sequences[step->n_sequences++] = pd_report_sequence(link, &link->arena, output);
+        step->sequences[step->n_sequences++] = pd_report_sequence(link, &link->scratch, output);
     if (output->finished) {
         if (output->finish == PD__V1__FINISH_REASON__FINISH_NONE && !entry->cancelled) {
             pd_attach_running(link, -1);
@@ -95,7 +95,7 @@ void pd_delivery_step(struct pd_link *link, const struct pd_step_message *messag
     struct pd_attach *shares = NULL, *next;
     Pd__V1__LoadReport *load = NULL;
 
-    pd_arena_reset(&link->arena);
+    pd_scratch_reset(&link->scratch);
     for (size_t i = 0; i < message->count; i++) {
         const struct pd_output *output = &message->outputs[i];
         struct pd_attach *attach = pd_attach_find(link, output->id.attach);
@@ -109,7 +109,7 @@ void pd_delivery_step(struct pd_link *link, const struct pd_step_message *messag
             add_share(link, attach, message->count - i, output);
     }
     if (shares)
-        load = pd_report_load(link, &link->arena);
+        load = pd_report_load(link, &link->scratch);
     for (; shares; shares = next) {
         next = shares->next_step == shares ? NULL : shares->next_step;
         shares->next_step = NULL;

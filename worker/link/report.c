@@ -63,13 +63,13 @@ static void refresh_kv_states(struct pd_link *link)
     link->kv_states_ns = now;
 }
 
-static void add_links(struct pd_link *link, struct pd_arena *arena, Pd__V1__LoadReport *report)
+static void add_links(struct pd_link *link, struct pd_scratch *scratch, Pd__V1__LoadReport *report)
 {
     refresh_kv_states(link);
-    report->links = pd_arena_array(arena, link->kv_state_count, sizeof(*report->links));
+    report->links = pd_scratch_array(scratch, link->kv_state_count, sizeof(*report->links));
     for (size_t i = 0; report->links && i < link->kv_state_count; i++) {
         struct pd_kvx_link_state *state = &link->kv_states[i];
-        Pd__V1__KvLinkState *out = pd_arena_alloc(arena, sizeof(*out));
+        Pd__V1__KvLinkState *out = pd_scratch_alloc(scratch, sizeof(*out));
 
         if (!out)
             return;
@@ -85,9 +85,9 @@ static void add_links(struct pd_link *link, struct pd_arena *arena, Pd__V1__Load
     }
 }
 
-Pd__V1__LoadReport *pd_report_load(struct pd_link *link, struct pd_arena *arena)
+Pd__V1__LoadReport *pd_report_load(struct pd_link *link, struct pd_scratch *scratch)
 {
-    Pd__V1__LoadReport *report = pd_arena_alloc(arena, sizeof(*report));
+    Pd__V1__LoadReport *report = pd_scratch_alloc(scratch, sizeof(*report));
     struct pd_load load;
 
     if (!report)
@@ -103,17 +103,17 @@ Pd__V1__LoadReport *pd_report_load(struct pd_link *link, struct pd_arena *arena)
     report->kv_free = load.kv_free;
     report->kv_reserved = load.kv_reserved;
     report->draining = load.draining || link->draining;
-    add_links(link, arena, report);
+    add_links(link, scratch, report);
     return report;
 }
 
 /* ---- placed -------------------------------------------------------------------------------------
  */
 
-static Pd__V1__Ticket *report_ticket(struct pd_arena *arena, const struct pd_ticket *ticket)
+static Pd__V1__Ticket *report_ticket(struct pd_scratch *scratch, const struct pd_ticket *ticket)
 {
-    Pd__V1__Ticket *out = pd_arena_alloc(arena, sizeof(*out));
-    Pd__V1__Fingerprint *print = pd_arena_alloc(arena, sizeof(*print));
+    Pd__V1__Ticket *out = pd_scratch_alloc(scratch, sizeof(*out));
+    Pd__V1__Fingerprint *print = pd_scratch_alloc(scratch, sizeof(*print));
     struct pd_ticket *from = (struct pd_ticket *)ticket;
 
     if (!out || !print)
@@ -136,9 +136,9 @@ static Pd__V1__Ticket *report_ticket(struct pd_arena *arena, const struct pd_tic
     return out;
 }
 
-Pd__V1__Placed *pd_report_placed(struct pd_arena *arena, const struct pd_placed *placed)
+Pd__V1__Placed *pd_report_placed(struct pd_scratch *scratch, const struct pd_placed *placed)
 {
-    Pd__V1__Placed *out = pd_arena_alloc(arena, sizeof(*out));
+    Pd__V1__Placed *out = pd_scratch_alloc(scratch, sizeof(*out));
 
     if (!out)
         return NULL;
@@ -149,7 +149,7 @@ Pd__V1__Placed *pd_report_placed(struct pd_arena *arena, const struct pd_placed 
     out->cached_tokens = placed->cached_tokens;
     out->queued_ahead_tokens = placed->queued_ahead_tokens;
     if (placed->has_ticket) {
-        out->ticket = report_ticket(arena, &placed->ticket);
+        out->ticket = report_ticket(scratch, &placed->ticket);
         if (!out->ticket)
             return NULL;
     }
@@ -159,10 +159,10 @@ Pd__V1__Placed *pd_report_placed(struct pd_arena *arena, const struct pd_placed 
 /* ---- one sequence of a step ---------------------------------------------------------------------
  */
 
-static Pd__V1__TokenLogprob *report_logprob(const struct pd_link *link, struct pd_arena *arena,
+static Pd__V1__TokenLogprob *report_logprob(const struct pd_link *link, struct pd_scratch *scratch,
                                             const struct pd_token_logprob *from)
 {
-    Pd__V1__TokenLogprob *out = pd_arena_alloc(arena, sizeof(*out));
+    Pd__V1__TokenLogprob *out = pd_scratch_alloc(scratch, sizeof(*out));
     struct pd_string text = pd_tokenizer_bytes(link->identity->tokenizer, from->token);
 
     if (!out)
@@ -175,21 +175,21 @@ static Pd__V1__TokenLogprob *report_logprob(const struct pd_link *link, struct p
 }
 
 /* Rows of 1 + alternatives: the sampled token, with the others under it. */
-static bool add_logprobs(const struct pd_link *link, struct pd_arena *arena,
+static bool add_logprobs(const struct pd_link *link, struct pd_scratch *scratch,
                          const struct pd_output *output, Pd__V1__SequenceStep *step)
 {
     size_t stride = (size_t)output->logprob_stride;
 
-    step->logprobs = pd_arena_array(arena, output->token_count, sizeof(*step->logprobs));
+    step->logprobs = pd_scratch_array(scratch, output->token_count, sizeof(*step->logprobs));
     for (size_t i = 0; step->logprobs && i < output->token_count; i++) {
         const struct pd_token_logprob *row = output->logprobs + i * stride;
-        Pd__V1__TokenLogprob *token = report_logprob(link, arena, row);
+        Pd__V1__TokenLogprob *token = report_logprob(link, scratch, row);
 
         if (!token)
             return false;
-        token->top = pd_arena_array(arena, stride, sizeof(*token->top));
+        token->top = pd_scratch_array(scratch, stride, sizeof(*token->top));
         for (size_t j = 1; token->top && j < stride; j++) {
-            token->top[token->n_top] = report_logprob(link, arena, &row[j]);
+            token->top[token->n_top] = report_logprob(link, scratch, &row[j]);
             if (!token->top[token->n_top++])
                 return false;
         }
@@ -198,9 +198,9 @@ static bool add_logprobs(const struct pd_link *link, struct pd_arena *arena,
     return step->logprobs != NULL;
 }
 
-static Pd__V1__Timing *report_timing(struct pd_arena *arena, const struct pd_timing *from)
+static Pd__V1__Timing *report_timing(struct pd_scratch *scratch, const struct pd_timing *from)
 {
-    Pd__V1__Timing *out = pd_arena_alloc(arena, sizeof(*out));
+    Pd__V1__Timing *out = pd_scratch_alloc(scratch, sizeof(*out));
 
     if (!out)
         return NULL;
@@ -218,10 +218,10 @@ static Pd__V1__Timing *report_timing(struct pd_arena *arena, const struct pd_tim
     return out;
 }
 
-static bool add_finished(struct pd_arena *arena, const struct pd_output *output,
+static bool add_finished(struct pd_scratch *scratch, const struct pd_output *output,
                          Pd__V1__SequenceStep *step)
 {
-    Pd__V1__Finished *out = pd_arena_alloc(arena, sizeof(*out));
+    Pd__V1__Finished *out = pd_scratch_alloc(scratch, sizeof(*out));
 
     if (!out)
         return false;
@@ -231,15 +231,15 @@ static bool add_finished(struct pd_arena *arena, const struct pd_output *output,
     out->cached_tokens = output->cached_tokens;
     out->completion_tokens = output->completion_tokens;
     out->stop_matched = (char *)output->stop_matched;
-    out->timing = report_timing(arena, &output->timing);
+    out->timing = report_timing(scratch, &output->timing);
     step->finished = out;
     return out->timing != NULL;
 }
 
-Pd__V1__SequenceStep *pd_report_sequence(const struct pd_link *link, struct pd_arena *arena,
+Pd__V1__SequenceStep *pd_report_sequence(const struct pd_link *link, struct pd_scratch *scratch,
                                          const struct pd_output *output)
 {
-    Pd__V1__SequenceStep *step = pd_arena_alloc(arena, sizeof(*step));
+    Pd__V1__SequenceStep *step = pd_scratch_alloc(scratch, sizeof(*step));
 
     if (!step)
         return NULL;
@@ -250,9 +250,9 @@ Pd__V1__SequenceStep *pd_report_sequence(const struct pd_link *link, struct pd_a
     step->n_tokens = output->token_count;
     step->tokens = (uint32_t *)output->tokens;
     step->text = (ProtobufCBinaryData){output->text_length, (uint8_t *)output->text};
-    if (output->logprob_stride > 0 && !add_logprobs(link, arena, output, step))
+    if (output->logprob_stride > 0 && !add_logprobs(link, scratch, output, step))
         return NULL;
-    if (output->finished && !add_finished(arena, output, step))
+    if (output->finished && !add_finished(scratch, output, step))
         return NULL;
     return step;
 }

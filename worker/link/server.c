@@ -359,8 +359,8 @@ int pd_link_create(const struct pd_link_listen *listen, struct pd_link **out,
     link->accept_tag = (struct pd_tag){accept_done, link};
     link->shutdown_tag = (struct pd_tag){shutdown_done, link};
     link->server_is_down = true; /* until it is started */
-    pd_arena_init(&link->arena, SIZE_MAX);
-    pd_arena_init(&link->inbox, INBOX_BYTES_MAX);
+    pd_scratch_init(&link->scratch, SIZE_MAX);
+    pd_scratch_init(&link->inbox, INBOX_BYTES_MAX);
     pd_mailbox_init(&link->box, PD_LINK_MESSAGES_MAX, wake, link);
     sem_init(&link->acknowledged, 0, 0);
     link->kv_states = calloc(PD_KV_LINKS_MAX, sizeof(*link->kv_states));
@@ -499,8 +499,8 @@ void pd_link_destroy(struct pd_link *link)
     pd_credentials_free(&link->credentials);
     pd_mailbox_destroy(&link->box);
     sem_destroy(&link->acknowledged);
-    pd_arena_free(&link->arena);
-    pd_arena_free(&link->inbox);
+    pd_scratch_free(&link->scratch);
+    pd_scratch_free(&link->inbox);
     free(link->kv_states);
     free(link);
 }

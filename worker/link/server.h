@@ -10,7 +10,7 @@
 
 #include "proto/pd.pb-c.h"
 #include "worker/base/mailbox.h"
-#include "worker/link/arena.h"
+#include "worker/link/scratch.h"
 #include "worker/link/credentials.h"
 #include "worker/link/intake.h"
 #include "worker/link/link.h"
@@ -74,8 +74,8 @@ struct pd_link {
     Pd__V1__WorkerHello hello;
     Pd__V1__Fingerprint fingerprint;
     char *capabilities[2];
-    struct pd_arena arena; /* for the message that is being built */
-    struct pd_arena inbox; /* for the message that is being read */
+    struct pd_scratch scratch; /* for the message that is being built */
+    struct pd_scratch inbox;   /* for the message that is being read */
 
     struct pd_attach *attaches[PD_ATTACHES_MAX];
     size_t attach_count, attach_serial;

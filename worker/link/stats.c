@@ -78,11 +78,11 @@ static void answer(struct pd_link *link, struct pd_stream *stream)
     Pd__V1__StatsReply reply = PD__V1__STATS_REPLY__INIT;
     struct counters counters = {.count = 0};
 
-    pd_arena_reset(&link->arena);
+    pd_scratch_reset(&link->scratch);
     add_engine(&counters, link);
     add_link(&counters, link);
     reply.hello = &link->hello;
-    reply.load = pd_report_load(link, &link->arena);
+    reply.load = pd_report_load(link, &link->scratch);
     reply.counters = counters.list;
     reply.n_counters = counters.count;
     pd_stream_send(stream, pd_link_pack(&reply.base));

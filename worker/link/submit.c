@@ -7,7 +7,7 @@
 
 #include "proto/pd.pb-c.h"
 #include "worker/link/address.h"
-#include "worker/link/arena.h"
+#include "worker/link/scratch.h"
 #include "worker/sample/sampling.h"
 
 enum {
@@ -529,12 +529,12 @@ int pd_submit_read(const struct pd_link_identity *identity, const struct pd_job 
                    struct pd_request **request, struct pd_refusal *refusal)
 {
     struct reading reading = {.identity = identity, .refusal = refusal};
-    struct pd_arena arena;
+    struct pd_scratch scratch;
     int status;
 
     /* A token id of one byte becomes four; the rest is small and counted. */
-    pd_arena_init(&arena, 5 * job->length + (4 << 20));
-    reading.submit = pd__v1__submit__unpack(&arena.protobuf, job->length, job->bytes);
+    pd_scratch_init(&scratch, 5 * job->length + (4 << 20));
+    reading.submit = pd__v1__submit__unpack(&scratch.protobuf, job->length, job->bytes);
     reading.request = pd_request_create();
     if (!reading.submit) {
         status = pd_refuse(refusal, INVALID, "",
@@ -550,6 +550,6 @@ int pd_submit_read(const struct pd_link_identity *identity, const struct pd_job 
         pd_request_free(reading.request);
     else
         *request = reading.request;
-    pd_arena_free(&arena);
+    pd_scratch_free(&scratch);
     return status;
 }

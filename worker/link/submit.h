@@ -1,7 +1,7 @@
 /* From the bytes of a Submit to a request that the engine can run, or to a refusal in words that
  * the client may read.
  *
- *   bytes ─▶ unpack (bounded arena) ─▶ bounds of every field ─▶ template ─▶ tokens ─▶ request
+ *   bytes ─▶ unpack (bounded scratch memory) ─▶ bounds of every field ─▶ template ─▶ tokens ─▶ request
  *
  * Pure work on one thread: no socket, no queue. All that a client or a dispatcher sends passes here
  * before anything is sized by it. */
