@@ -1,0 +1,60 @@
+/* CUDA kernels on the host: one fiber per thread, the scheduler picks who runs next by a seeded draw.
+ *
+ * What it keeps of the machine: a barrier lets nobody through before the last has come; a shuffle waits
+ * for all lanes of its warp; shared memory is poisoned when a block starts, so a read before the write
+ * shows; threads run in any order, so a missing barrier shows on some seed. What it does not have: time,
+ * caches, memory consistency between blocks (blocks run one after another).
+ *
+ * A kernel that breaks the rules (a barrier that some threads never reach) ends the program with a message. */
+#ifndef PD_SIMT_H
+#define PD_SIMT_H
+
+#include <functional>
+#include <stddef.h>
+#include <stdint.h>
+
+#define PD_GLOBAL void
+#define PD_DEVICE static inline
+
+#define PD_THREAD  (pd_simt::thread())
+#define PD_THREADS (pd_simt::threads())
+#define PD_BLOCK_X (pd_simt::block_x())
+#define PD_BLOCK_Y (pd_simt::block_y())
+
+/* Every thread of a block gets the same array for the same line of the source. */
+#define PD_SHARED(type, name, count)                                                               \
+    type *name = static_cast<type *>(pd_simt::shared(__LINE__, sizeof(type) * (size_t)(count)))
+
+typedef uintptr_t pd_stream; /* the seed of the launch */
+
+#define PD_LAUNCH(kernel, x, y, threads, stream, ...)                                              \
+    pd_simt::launch(x, y, threads, stream, [&] { (kernel)(__VA_ARGS__); })
+
+namespace pd_simt
+{
+int thread();
+int threads();
+int block_x();
+int block_y();
+void *shared(int line, size_t bytes);
+void barrier();
+float shuffle_xor(float value, int lane_mask);
+
+/* Runs all blocks to their end; 0. Order of threads by `seed`. */
+int launch(int x, int y, int threads, uint64_t seed, const std::function<void()> &kernel);
+} // namespace pd_simt
+
+PD_DEVICE void pd_barrier(void)
+{
+    pd_simt::barrier();
+}
+
+PD_DEVICE float pd_shuffle_xor(float value, int lane_mask)
+{
+    return pd_simt::shuffle_xor(value, lane_mask);
+}
+
+float pd_from_f16(uint16_t bits);
+float pd_from_bf16(uint16_t bits);
+
+#endif
