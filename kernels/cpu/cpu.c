@@ -1,14 +1,247 @@
-/* The cpu backend, for now by the reference's loops on a team of threads. */
-#include "kernels/reference/reference.h"
+/* The cpu backend: chooses a path, allocates what graphs need. */
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
+
+static pd_host_operator *const operators[PD_OP_COUNT] = {
+    [PD_OP_EMBED] = pd_cpu_embed,
+    [PD_OP_RMSNORM] = pd_cpu_rmsnorm,
+    [PD_OP_MATMUL] = pd_cpu_matmul,
+    [PD_OP_ROPE_ANGLES] = pd_cpu_rope_angles,
+    [PD_OP_ROPE_STORE] = pd_cpu_rope_store,
+    [PD_OP_ATTENTION] = pd_cpu_attention,
+    [PD_OP_GATHER] = pd_cpu_gather,
+    [PD_OP_SAMPLE] = pd_cpu_sample,
+    [PD_OP_READ] = pd_cpu_read,
+};
+
+/* ---- paths
+ * --------------------------------------------------------------------------------------- */
+
+static bool any_machine(void)
+{
+    return true;
+}
+
+#if defined(__x86_64__)
+static bool has_avx2(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __builtin_cpu_supports("f16c");
+}
+
+static bool has_avx512(void)
+{
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+}
+#endif
+
+/* From the plainest to the best. */
+static const struct {
+    const struct pd_cpu_path *path;
+    bool (*supported)(void);
+} paths[] = {
+    {&pd_cpu_path_baseline, any_machine},
+#if defined(__x86_64__)
+    {&pd_cpu_path_avx2, has_avx2},
+    {&pd_cpu_path_avx512, has_avx512},
+#endif
+};
+
+enum { PATHS = (int)(sizeof(paths) / sizeof(paths[0])) };
+
+/* The best path of this machine, not above the one named. */
+static const struct pd_cpu_path *choose_path(const char *isa, char *error, size_t size)
+{
+    int best = 0;
+    bool automatic = isa == NULL || strcmp(isa, "auto") == 0;
+
+    for (int i = 0; i < PATHS; i++) {
+        if (paths[i].supported())
+            best = i;
+        if (automatic || strcmp(paths[i].path->name, isa) != 0)
+            continue;
+        if (best == i)
+            return paths[i].path;
+        snprintf(error, size, "this machine cannot run isa \"%s\"; \"%s\" is its best", isa,
+                 paths[best].path->name);
+        return NULL;
+    }
+    if (automatic)
+        return paths[best].path;
+    snprintf(error, size, "unknown isa \"%s\": auto, baseline, avx2 or avx512", isa);
+    return NULL;
+}
+
+/* ---- the device
+ * ---------------------------------------------------------------------------------- */
+
+static int usable_cores(void)
+{
+    cpu_set_t set;
+
+    return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
 
 static int cpu_open(const struct pd_device_options *options, struct pd_device **device, char *error,
                     size_t size)
 {
-    struct pd_device_options own = *options;
+    const struct pd_cpu_path *path = choose_path(options->isa, error, size);
+    struct pd_cpu *cpu;
+    struct pd_weight_arena *arena;
+    int status;
 
-    if (own.threads == 0)
-        own.threads = 2;
-    return pd_backend_reference.open(&own, device, error, size);
+    if (path == NULL)
+        return PD_KERNEL_UNSUPPORTED;
+    cpu = calloc(1, sizeof(*cpu));
+    arena = pd_weight_arena_create();
+    if (cpu == NULL || arena == NULL) {
+        free(cpu);
+        if (arena != NULL)
+            pd_weight_arena_destroy(arena);
+        snprintf(error, size, "out of memory");
+        return PD_KERNEL_NO_MEMORY;
+    }
+    cpu->path = path;
+    cpu->arena = arena;
+    cpu->host.operators = operators;
+    cpu->host.begin = pd_cpu_attention_begin;
+    status = pd_host_open(&cpu->host, &pd_backend_cpu, options,
+                          options->threads > 0 ? options->threads : usable_cores(), error, size);
+    if (status == PD_KERNEL_OK)
+        *device = &cpu->host.device;
+    else
+        pd_weight_arena_destroy(arena);
+    return status;
 }
 
-const struct pd_backend pd_backend_cpu = {.kind = "cpu", .open = cpu_open};
+static void cpu_close(struct pd_device *device)
+{
+    struct pd_weight_arena *arena = ((struct pd_cpu *)device)->arena;
+
+    pd_host_close(device);
+    pd_weight_arena_destroy(arena);
+}
+
+static void cpu_describe(const struct pd_device *device, struct pd_device_info *info)
+{
+    const struct pd_cpu *cpu = (const struct pd_cpu *)device;
+
+    snprintf(info->name, sizeof(info->name), "cpu, %s, %d threads", cpu->path->name,
+             cpu->host.threads);
+    snprintf(info->numerics, sizeof(info->numerics), "cpu/1 f32 %s split=%d", cpu->path->numerics,
+             PD_CPU_SPLIT);
+    info->threads = cpu->host.threads;
+    pd_host_memory(info);
+}
+
+static int cpu_weight_create(struct pd_device *device, enum pd_weight_layout layout, int cols,
+                             const struct pd_weight_source *sources, int count, bool embedding,
+                             struct pd_weight **weight)
+{
+    (void)embedding; /* every form can be read back by rows */
+    return pd_cpu_weight_create(device, ((struct pd_cpu *)device)->arena, layout, cols, sources,
+                                count, weight);
+}
+
+/* ---- graphs
+ * -------------------------------------------------------------------------------------- */
+
+static void at_most(size_t *most, size_t value)
+{
+    if (value > *most)
+        *most = value;
+}
+
+/* What operator `op` needs at most. */
+static void measure(const struct pd_graph *graph, const struct pd_op *op, struct pd_cpu_plan *plan)
+{
+    const struct pd_cpu *cpu = (const struct pd_cpu *)graph->object.device;
+    int rows = op->rows_are_samples ? graph->max_samples : graph->max_tokens;
+    size_t blocks = ((size_t)op->in.cols + BLOCK - 1) / BLOCK;
+
+    switch (op->kind) {
+    case PD_OP_MATMUL:
+        at_most(&plan->packed_floats, (size_t)rows * (size_t)op->in.cols);
+        at_most(&plan->sums_floats, (size_t)rows * blocks);
+        at_most(&plan->scratch_floats,
+                pd_cpu_product_scratch(rows) + (size_t)cpu->path->direct_rows * blocks + 16);
+        break;
+    case PD_OP_ATTENTION:
+        at_most(&plan->scratch_floats, pd_cpu_attention_scratch(cpu, op));
+        break;
+    case PD_OP_SAMPLE:
+        at_most(&plan->scratch_floats, pd_cpu_sample_scratch(op->in.cols));
+        break;
+    default:
+        break;
+    }
+}
+
+static size_t scratch_bytes(const struct pd_graph *graph, const struct pd_cpu_plan *plan)
+{
+    const struct pd_cpu *cpu = (const struct pd_cpu *)graph->object.device;
+
+    return (size_t)cpu->host.threads * plan->scratch_floats * sizeof(float);
+}
+
+static void cpu_graph_release(struct pd_graph *graph)
+{
+    struct pd_cpu_plan *plan = graph->plan;
+
+    pd_cpu_attention_release(plan);
+    pd_host_free(plan->packed, plan->packed_floats * sizeof(float));
+    pd_host_free(plan->sums, plan->sums_floats * sizeof(float));
+    pd_host_free(plan->scratch, scratch_bytes(graph, plan));
+    free(plan->next);
+    free(plan);
+    graph->plan = NULL;
+}
+
+static int cpu_graph_prepare(struct pd_graph *graph)
+{
+    struct pd_cpu_plan *plan = calloc(1, sizeof(*plan));
+
+    if (plan == NULL)
+        return pd_device_fail(graph->object.device, PD_KERNEL_NO_MEMORY, "out of memory");
+    graph->plan = plan;
+    plan->packed_floats = plan->sums_floats = plan->scratch_floats = 16;
+    for (int i = 0; i < graph->count; i++)
+        measure(graph, &graph->ops[i], plan);
+    plan->scratch_floats =
+        (plan->scratch_floats + 1023) / 1024 * 1024; /* threads on pages of their own */
+    plan->packed = pd_host_allocate(plan->packed_floats * sizeof(float));
+    plan->sums = pd_host_allocate(plan->sums_floats * sizeof(float));
+    plan->scratch = pd_host_allocate(scratch_bytes(graph, plan));
+    plan->next = calloc((size_t)graph->count + 1, sizeof(*plan->next));
+    if (plan->packed != NULL && plan->sums != NULL && plan->scratch != NULL && plan->next != NULL &&
+        pd_cpu_attention_prepare(graph, plan) == PD_KERNEL_OK)
+        return PD_KERNEL_OK;
+    cpu_graph_release(graph);
+    return pd_device_fail(graph->object.device, PD_KERNEL_NO_MEMORY,
+                          "no memory for a graph of %d operators, %d tokens", graph->count,
+                          graph->max_tokens);
+}
+
+const struct pd_backend pd_backend_cpu = {
+    .kind = "cpu",
+    .open = cpu_open,
+    .close = cpu_close,
+    .describe = cpu_describe,
+    .buffer_allocate = pd_host_buffer_allocate,
+    .buffer_release = pd_host_buffer_release,
+    .weight_create = cpu_weight_create,
+    .weight_release = pd_cpu_weight_release,
+    .graph_prepare = cpu_graph_prepare,
+    .graph_release = cpu_graph_release,
+    .launch = pd_host_launch,
+    .wait = pd_host_wait,
+    .drain = pd_host_drain,
+    .history_write = pd_host_history_write,
+    .fence = pd_host_fence,
+    .progress = pd_host_progress,
+};

@@ -1,0 +1,58 @@
+/* The cpu backend's own state, and the operators that share work out to the team. */
+#ifndef PD_CPU_H
+#define PD_CPU_H
+
+#include "kernels/cpu/path.h"
+#include "kernels/host.h"
+
+struct pd_cpu {
+    struct pd_host host;
+    const struct pd_cpu_path *path;
+    struct pd_weight_arena *arena;
+};
+
+/* What one graph needs beside its tensors, allocated when it has been recorded. */
+struct pd_cpu_plan {
+    float *packed, *sums; /* x of the running matmul, prepared by all for all */
+    size_t packed_floats, sums_floats;
+    float *scratch; /* [threads][scratch_floats] */
+    size_t scratch_floats;
+    struct pd_cpu_attention *attentions; /* one per shape of heads */
+    atomic_int *next; /* [operators]: first attention item that nobody has taken */
+};
+
+static inline const struct pd_cpu *pd_cpu_of(const struct pd_host_run *run)
+{
+    return (const struct pd_cpu *)run->host;
+}
+
+static inline struct pd_cpu_plan *pd_cpu_plan_of(const struct pd_host_run *run)
+{
+    return run->graph->plan;
+}
+
+static inline float *pd_cpu_scratch(const struct pd_host_run *run, int thread)
+{
+    struct pd_cpu_plan *plan = pd_cpu_plan_of(run);
+
+    return plan->scratch + (size_t)thread * plan->scratch_floats;
+}
+
+pd_host_operator pd_cpu_embed, pd_cpu_rmsnorm, pd_cpu_matmul, pd_cpu_rope_angles, pd_cpu_rope_store,
+    pd_cpu_attention, pd_cpu_gather, pd_cpu_sample, pd_cpu_read;
+
+/* ---- attention.c
+ * --------------------------------------------------------------------------------- */
+
+/* Makes room for the graph's attention operators. */
+int pd_cpu_attention_prepare(struct pd_graph *graph, struct pd_cpu_plan *plan);
+void pd_cpu_attention_release(struct pd_cpu_plan *plan);
+
+/* Divides the step's work into items; before the first operator. */
+void pd_cpu_attention_begin(const struct pd_host_run *run);
+
+/* Floats of scratch that a thread needs. */
+size_t pd_cpu_attention_scratch(const struct pd_cpu *cpu, const struct pd_op *op);
+size_t pd_cpu_sample_scratch(int vocabulary);
+
+#endif

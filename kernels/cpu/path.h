@@ -1,0 +1,122 @@
+/* A path: the kernels compiled for one instruction set. cpu.c chooses one when the device is
+ * opened; the operators (matmul.c, attention.c, rows.c, sample.c) share out the work and call it.
+ */
+#ifndef PD_CPU_PATH_H
+#define PD_CPU_PATH_H
+
+#include "kernels/cpu/weight.h"
+
+/* One matmul of one step, after its x has been prepared. */
+struct pd_cpu_product {
+    const struct pd_cpu_weight *weight;
+    const float *bias; /* [outputs; gate's, then up's], or NULL */
+    enum pd_epilogue epilogue;
+    int tokens;
+    /* Few tokens: rows of x and, if the weight has minimums, of their sums over blocks. Many: the
+     * same in tiles, see pd_cpu_tile. sums is never NULL. */
+    const float *x, *sums;
+    float *out; /* [tokens][outputs] */
+    int outputs;
+};
+
+/* One KV head of one tile of queries: `tokens` rows from `first` on, each with `group` heads. */
+struct pd_cpu_query {
+    const struct pd_attention_shape *shape;
+    const struct pd_kv_pool *pool;
+    int layer, kv_head;
+    const int32_t *blocks; /* the sequence's block table */
+    const float *q;        /* of the first row and the group's first head */
+    size_t q_stride;       /* between rows */
+    int tokens, position;  /* of the first row; the others follow */
+    float *out;            /* as q: where finished rows go */
+    size_t out_stride;
+};
+
+/* The running softmax of one (row, head): greatest score, sum of weights, weighted sum of values.
+ */
+enum { PD_CPU_STATE_HEAD = 16 }; /* floats before the sum of values: greatest, sum */
+
+static inline size_t pd_cpu_state_floats(int head_dim)
+{
+    return PD_CPU_STATE_HEAD + ((size_t)head_dim + PANEL - 1) / PANEL * PANEL;
+}
+
+struct pd_cpu_path {
+    const char *name;
+    const char *numerics; /* equal for paths that compute the same bits */
+    int direct_rows;      /* up to so many tokens, x is used as it lies */
+    int tile_rows;        /* else it is packed in tiles of at most so many */
+
+    /* sums[block] of each of `rows` rows. */
+    void (*sum_blocks)(const float *x, int rows, int cols, float *sums);
+    /* Packs n rows, `stride` apart, to out[cols][n], times `scale`, and unless NULL their sums to
+     * sums[blocks][n]. */
+    void (*pack_tile)(const float *x, size_t stride, int n, int cols, float scale, float *out,
+                      float *sums);
+    /* Panels first .. end - 1; scratch of pd_cpu_product_scratch floats. */
+    void (*multiply)(const struct pd_cpu_product *product, int first, int end, float *scratch);
+
+    /* Splits first .. end - 1 of the keys, for all of the query's rows. If `states` is NULL they
+     * are merged and written to query->out; else there is one split, and its state of (row i, head
+     * h of the group) goes to states + (i * state_rows + h) * pd_cpu_state_floats. */
+    void (*attend)(const struct pd_cpu_query *query, int first, int end, float *states,
+                   size_t state_rows, float *scratch);
+    /* Merges the states of `splits` splits, `stride` floats apart, and writes head_dim values. */
+    void (*merge)(const float *states, int splits, size_t stride, int head_dim, float *state,
+                  float *out);
+
+    void (*rmsnorm)(const float *x, const float *weight, int cols, float eps, float *out);
+    void (*rotate)(float *head, const float *angles, int dim, enum pd_rope_style style);
+    void (*store_kv)(enum pd_dtype type, void *to, const float *from, int count);
+
+    /* Greatest value; NAN if any is. */
+    float (*greatest)(const float *values, int count);
+    /* out[i] = exp((values[i] - greatest) * factor); the sum of each run of PD_CPU_RUN of them. */
+    void (*exponentials)(const float *values, int count, float greatest, float factor, float *out,
+                         float *run_sums);
+    /* Indices of values >= bound, ascending, at most `limit`; returns how many. */
+    int (*at_least)(const float *values, int count, float bound, int32_t *out, int limit);
+};
+
+extern const struct pd_cpu_path pd_cpu_path_baseline, pd_cpu_path_avx2, pd_cpu_path_avx512;
+
+enum {
+    PD_CPU_STRETCH = 8, /* blocks unpacked at a time */
+    PD_CPU_SPLIT = 128, /* keys whose softmax is computed at once: part of the numerics */
+    PD_CPU_RUN = 512,   /* values whose exponentials are summed at once: part of the numerics */
+};
+
+static inline size_t pd_cpu_product_scratch(int tokens)
+{
+    return (size_t)PD_CPU_STRETCH * (8 * PANEL + PANEL * BLOCK) + (size_t)tokens * PANEL;
+}
+
+/* Tokens are cut into tiles of nearly equal size: tile i of `tiles` begins at pd_cpu_tile(i). The
+ * packed x of a tile begins at column-count times that, its sums at block-count times that. */
+static inline int pd_cpu_tiles(int tokens, int tile_rows)
+{
+    return (tokens + tile_rows - 1) / tile_rows;
+}
+
+static inline int pd_cpu_tile(int tokens, int tiles, int i)
+{
+    return (int)((int64_t)tokens * i / tiles);
+}
+
+/* Rows (tokens times heads of a group) of a query tile, and its tokens. */
+static inline int pd_cpu_query_rows(int group)
+{
+    return group > 48 ? group : 48 / group * group;
+}
+
+/* For attend(): packed queries, scores, weighted sums, states; keys and values of a split. */
+static inline size_t pd_cpu_query_scratch(int group, int head_dim)
+{
+    size_t rows = (size_t)pd_cpu_query_rows(group),
+           dim = ((size_t)head_dim + PANEL - 1) / PANEL * PANEL;
+
+    return rows * dim + rows * PD_CPU_SPLIT + rows * dim + rows * pd_cpu_state_floats(head_dim) +
+           2 * dim * PD_CPU_SPLIT + 2 * rows;
+}
+
+#endif

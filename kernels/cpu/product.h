@@ -1,0 +1,166 @@
+/* A path's matmul: panels times tokens, and what happens to the result. Included by path_*.c only.
+ */
+#ifndef PD_PRODUCT_H
+#define PD_PRODUCT_H
+
+#include "kernels/cpu/multiply.h"
+#include "kernels/cpu/path.h"
+
+static float sum_block(const float *x, int count)
+{
+    lanes low, high;
+
+    if (count >= BLOCK)
+        return lanes_sum(lanes_add(lanes_load(x), lanes_load(x + LANES)));
+    low = lanes_load_part(x, count < LANES ? count : LANES, 0);
+    high = lanes_load_part(x + LANES, count - LANES, 0);
+    return lanes_sum(lanes_add(low, high));
+}
+
+static void sum_blocks(const float *x, int rows, int cols, float *sums)
+{
+    for (int t = 0; t < rows; t++) {
+        for (int k = 0; k < cols; k += BLOCK)
+            *sums++ = sum_block(x + (size_t)t * (size_t)cols + k, cols - k);
+    }
+}
+
+static void pack_tile(const float *x, size_t stride, int n, int cols, float scale, float *out,
+                      float *sums)
+{
+    for (int t = 0; t < n; t++) {
+        const float *row = x + (size_t)t * stride;
+
+        for (int k = 0; k < cols; k++)
+            out[k * n + t] = row[k] * scale;
+        for (int k = 0; sums != NULL && k < cols; k += BLOCK)
+            sums[k / BLOCK * n + t] = sum_block(row + k, cols - k);
+    }
+}
+
+/* ---- the end of a panel
+ * -------------------------------------------------------------------------- */
+
+INLINE lanes silu(lanes gate)
+{
+    lanes one = lanes_set(1);
+
+    return lanes_div(gate, lanes_add(one, lanes_exp(lanes_sub(lanes_set(0), gate))));
+}
+
+/* Up to 16 outputs of one token. */
+INLINE void put_outputs(const struct pd_cpu_product *product, lanes value, int count, float *out)
+{
+    if (count >= LANES) {
+        if (product->epilogue == PD_EPILOGUE_ADD)
+            value = lanes_add(lanes_load(out), value);
+        lanes_store(out, value);
+    } else if (count > 0) {
+        if (product->epilogue == PD_EPILOGUE_ADD)
+            value = lanes_add(lanes_load_part(out, count, 0), value);
+        lanes_store_part(out, value, count);
+    }
+}
+
+INLINE lanes with_bias(lanes value, const float *bias, int at, int count)
+{
+    return bias != NULL && count > 0 ? lanes_add(value, lanes_load_part(bias + at, count, 0))
+                                     : value;
+}
+
+static void put_rows(const struct pd_cpu_product *product, const float *acc, int first, int count)
+{
+    for (int t = 0; t < product->tokens; t++) {
+        float *out = product->out + (size_t)t * (size_t)product->outputs + first;
+
+        for (int h = 0; h < 2; h++) {
+            lanes value = lanes_load(acc + t * PANEL + h * LANES);
+
+            value = with_bias(value, product->bias, first + h * LANES, count - h * LANES);
+            put_outputs(product, value, count - h * LANES, out + h * LANES);
+        }
+    }
+}
+
+static void put_swiglu(const struct pd_cpu_product *product, const float *acc, int first, int count)
+{
+    for (int t = 0; t < product->tokens; t++) {
+        float *out = product->out + (size_t)t * (size_t)product->outputs + first;
+        lanes gate = lanes_load(acc + t * PANEL), up = lanes_load(acc + t * PANEL + LANES);
+
+        gate = with_bias(gate, product->bias, first, count);
+        up = with_bias(up, product->bias, product->outputs + first, count);
+        put_outputs(product, lanes_mul(silu(gate), up), count, out);
+    }
+}
+
+/* ---- panels
+ * -------------------------------------------------------------------------------------- */
+
+static void multiply_few(const struct pd_cpu_product *product, const struct pd_cpu_segment *segment,
+                         const uint8_t *panel, float *acc)
+{
+    int cols = product->weight->weight.cols;
+
+    direct[segment->form][product->tokens - 1](panel, cols, product->x, cols, product->sums,
+                                               (cols + BLOCK - 1) / BLOCK, acc);
+}
+
+/* A stretch of columns at a time: unpacked once, then used by every tile while it lies in L1. */
+static void multiply_many(const struct pd_cpu_product *product,
+                          const struct pd_cpu_segment *segment, const uint8_t *panel,
+                          uint8_t *unpacked, float *acc)
+{
+    int tokens = product->tokens, tiles = pd_cpu_tiles(tokens, ROWS);
+    int cols = product->weight->weight.cols, blocks = (cols + BLOCK - 1) / BLOCK;
+    int form = segment->form == PD_FORM_F32 ? PD_FORM_F32 : unpacked_form(segment->form);
+
+    for (int b = 0; b < blocks; b += PD_CPU_STRETCH) {
+        int count = blocks - b < PD_CPU_STRETCH ? blocks - b : PD_CPU_STRETCH;
+        int columns = cols - b * BLOCK < count * BLOCK ? cols - b * BLOCK : count * BLOCK;
+        const uint8_t *from = panel + (size_t)b * pd_form_bytes(segment->form);
+
+        if (segment->form != PD_FORM_F32) {
+            unpack(segment->form, from, count, unpacked);
+            from = unpacked;
+        }
+        for (int i = 0; i < tiles; i++) {
+            int first = pd_cpu_tile(tokens, tiles, i),
+                n = pd_cpu_tile(tokens, tiles, i + 1) - first;
+
+            packed[form][n - 1](from, columns,
+                                product->x + (size_t)first * (size_t)cols + (size_t)(b * BLOCK * n),
+                                product->sums + (size_t)first * (size_t)blocks + (size_t)(b * n),
+                                acc + first * PANEL);
+        }
+    }
+}
+
+static void multiply_panels(const struct pd_cpu_product *product, int first, int end,
+                            float *scratch)
+{
+    const struct pd_cpu_segment *segment = product->weight->segments;
+    float *acc = scratch + PD_CPU_STRETCH * (8 * PANEL + PANEL * BLOCK);
+    int swiglu = product->epilogue == PD_EPILOGUE_SWIGLU, rows = swiglu ? LANES : PANEL;
+
+    for (int p = first; p < end; p++) {
+        const uint8_t *panel;
+        int row;
+
+        while (p >= segment->first_panel + segment->panels)
+            segment++;
+        row = (p - segment->first_panel) * rows;
+        panel = segment->data + (size_t)(p - segment->first_panel) * segment->panel_bytes;
+        memset(acc, 0, (size_t)product->tokens * PANEL * sizeof(*acc));
+        if (product->tokens <= DIRECT_ROWS)
+            multiply_few(product, segment, panel, acc);
+        else
+            multiply_many(product, segment, panel, (uint8_t *)scratch, acc);
+        if (swiglu)
+            put_swiglu(product, acc, row, segment->rows - row);
+        else
+            put_rows(product, acc, segment->first_output + row, segment->rows - row);
+    }
+}
+
+#endif

@@ -1,0 +1,374 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cpu/weight.h"
+#include "kernels/dtype.h"
+
+enum { TILE = 16 };
+
+size_t pd_form_bytes(enum pd_form form)
+{
+    static const size_t bytes[PD_FORM_COUNT] = {
+        [PD_FORM_N4] = 2 * PANEL * 2 + PANEL * BLOCK / 2,
+        [PD_FORM_N4F] = 2 * PANEL * 4 + PANEL * BLOCK / 2,
+        [PD_FORM_I8] = PANEL * 2 + PANEL * BLOCK,
+        [PD_FORM_I8F] = 2 * PANEL * 4 + PANEL * BLOCK,
+        [PD_FORM_F16] = PANEL * BLOCK * 2,
+        [PD_FORM_BF16] = PANEL * BLOCK * 2,
+        [PD_FORM_F32] = PANEL * BLOCK * 4,
+    };
+
+    return bytes[form];
+}
+
+/* ---- one block of one row, in and out
+ * ------------------------------------------------------------ */
+
+static void put_u16(uint8_t *at, int index, uint16_t value)
+{
+    memcpy(at + 2 * index, &value, 2);
+}
+
+static uint16_t get_u16(const uint8_t *at, int index)
+{
+    uint16_t value;
+
+    memcpy(&value, at + 2 * index, 2);
+    return value;
+}
+
+static void put_f32(uint8_t *at, int index, float value)
+{
+    memcpy(at + 4 * index, &value, 4);
+}
+
+static float get_f32(const uint8_t *at, int index)
+{
+    float value;
+
+    memcpy(&value, at + 4 * index, 4);
+    return value;
+}
+
+static void put_nibbles(uint8_t *words, int lane, const int8_t *q, int zero)
+{
+    for (int group = 0; group < 4; group++) {
+        uint32_t word = 0;
+
+        for (int j = 0; j < 8; j++)
+            word |= (uint32_t)((q[8 * group + j] + zero) & 15) << 4 * j;
+        memcpy(words + 4 * (group * PANEL + lane), &word, 4);
+    }
+}
+
+static int get_nibble(const uint8_t *words, int lane, int column)
+{
+    uint32_t word;
+
+    memcpy(&word, words + 4 * (column / 8 * PANEL + lane), 4);
+    return (int)(word >> 4 * (column % 8) & 15);
+}
+
+/* Q4_0 has no m: value = (nibble - 8) d = nibble d + (-8 d). */
+static void put_quantized(enum pd_form form, uint8_t *block, int lane, enum pd_dtype type,
+                          const struct pd_block32 *in)
+{
+    bool symmetric = type == PD_Q4_0;
+    float m = symmetric ? -8 * in->d[0] : in->m[0];
+
+    switch (form) {
+    case PD_FORM_N4:
+        put_u16(block, lane, pd_f16_of_float(in->d[0]));
+        put_u16(block + 2 * PANEL, lane, pd_f16_of_float(m));
+        put_nibbles(block + 4 * PANEL, lane, in->q, symmetric ? 8 : 0);
+        break;
+    case PD_FORM_N4F:
+        put_f32(block, lane, in->d[0]);
+        put_f32(block + 4 * PANEL, lane, m);
+        put_nibbles(block + 8 * PANEL, lane, in->q, symmetric ? 8 : 0);
+        break;
+    case PD_FORM_I8:
+        put_u16(block, lane, pd_f16_of_float(in->d[0]));
+        for (int k = 0; k < BLOCK; k++)
+            block[2 * PANEL + k * PANEL + lane] = (uint8_t)in->q[k];
+        break;
+    default:
+        put_f32(block, lane, in->d[0]);
+        put_f32(block, PANEL + lane, in->d[1]);
+        for (int k = 0; k < BLOCK; k++)
+            block[8 * PANEL + k * PANEL + lane] = (uint8_t)in->q[k];
+    }
+}
+
+static void put_plain(enum pd_form form, uint8_t *block, int lane, const uint8_t *in, int count)
+{
+    size_t size = form == PD_FORM_F32 ? 4 : 2;
+
+    for (int k = 0; k < count; k++)
+        memcpy(block + size * (size_t)(k * PANEL + lane), in + size * (size_t)k, size);
+}
+
+static float get_value(enum pd_form form, const uint8_t *block, int lane, int k)
+{
+    switch (form) {
+    case PD_FORM_N4:
+        return (float)get_nibble(block + 4 * PANEL, lane, k) *
+                   pd_float_of_f16(get_u16(block, lane)) +
+               pd_float_of_f16(get_u16(block + 2 * PANEL, lane));
+    case PD_FORM_N4F:
+        return (float)get_nibble(block + 8 * PANEL, lane, k) * get_f32(block, lane) +
+               get_f32(block + 4 * PANEL, lane);
+    case PD_FORM_I8:
+        return (float)(int8_t)block[2 * PANEL + k * PANEL + lane] *
+               pd_float_of_f16(get_u16(block, lane));
+    case PD_FORM_I8F:
+        return (float)(int8_t)block[8 * PANEL + k * PANEL + lane] *
+               get_f32(block, k / 16 * PANEL + lane);
+    case PD_FORM_F16:
+        return pd_float_of_f16(get_u16(block, k * PANEL + lane));
+    case PD_FORM_BF16:
+        return pd_float_of_bf16(get_u16(block, k * PANEL + lane));
+    default:
+        return get_f32(block, k * PANEL + lane);
+    }
+}
+
+/* ---- repacking
+ * ----------------------------------------------------------------------------------- */
+
+static size_t row_bytes(enum pd_dtype type, int cols)
+{
+    return (size_t)(cols / pd_dtype_block(type)) * (size_t)pd_dtype_bytes(type);
+}
+
+static int blocks_of(int cols)
+{
+    return (cols + BLOCK - 1) / BLOCK;
+}
+
+/* Whether every -8 d of a Q4_0 matrix is a number that f16 has. */
+static bool minimum_fits(const struct pd_weight_source *source, int cols)
+{
+    const uint8_t *block = source->data;
+    size_t count = (size_t)source->rows * (size_t)(cols / 32);
+
+    for (size_t i = 0; i < count; i++) {
+        float m = -8 * pd_float_of_f16(get_u16(block + i * (size_t)pd_dtype_bytes(PD_Q4_0), 0));
+        if (pd_float_of_f16(pd_f16_of_float(m)) != m)
+            return false;
+    }
+    return true;
+}
+
+static enum pd_form choose_form(const struct pd_weight_source *source, int cols)
+{
+    switch (source->type) {
+    case PD_Q4_0:
+        return minimum_fits(source, cols) ? PD_FORM_N4 : PD_FORM_N4F;
+    case PD_Q4_1:
+        return PD_FORM_N4;
+    case PD_Q4_K:
+        return PD_FORM_N4F;
+    case PD_Q5_0:
+    case PD_Q8_0:
+        return PD_FORM_I8;
+    case PD_Q6_K:
+        return PD_FORM_I8F;
+    case PD_F16:
+        return PD_FORM_F16;
+    case PD_BF16:
+        return PD_FORM_BF16;
+    default:
+        return PD_FORM_F32;
+    }
+}
+
+/* Puts one row of a source into lane `lane` of a panel. */
+static void put_row(const struct pd_cpu_segment *segment, uint8_t *panel, int lane, int cols,
+                    const struct pd_weight_source *source, int row)
+{
+    const uint8_t *in = (const uint8_t *)source->data + (size_t)row * row_bytes(source->type, cols);
+    size_t size = pd_form_bytes(segment->form);
+    bool quantized = pd_dtype_quantized(source->type);
+
+    for (int b = 0; b < blocks_of(cols); b++) {
+        uint8_t *block = panel + (size_t)b * size;
+        int count = cols - b * BLOCK < BLOCK ? cols - b * BLOCK : BLOCK;
+
+        if (quantized) {
+            struct pd_block32 decoded;
+            pd_dtype_decode(source->type, in, b, &decoded);
+            put_quantized(segment->form, block, lane, source->type, &decoded);
+        } else {
+            put_plain(segment->form, block, lane,
+                      in + (size_t)b * BLOCK * (size_t)pd_dtype_bytes(source->type), count);
+        }
+    }
+}
+
+static void put_rows(const struct pd_cpu_segment *segment, int cols,
+                     const struct pd_weight_source *source)
+{
+    for (int row = 0; row < source->rows; row++)
+        put_row(segment, segment->data + (size_t)(row / PANEL) * segment->panel_bytes, row % PANEL,
+                cols, source, row);
+}
+
+static void put_gate_up(const struct pd_cpu_segment *segment, int cols,
+                        const struct pd_weight_source *sources)
+{
+    for (int half = 0; half < 2; half++) {
+        for (int row = 0; row < sources[half].rows; row++)
+            put_row(segment, segment->data + (size_t)(row / TILE) * segment->panel_bytes,
+                    half * TILE + row % TILE, cols, &sources[half], row);
+    }
+}
+
+/* ---- creation
+ * ------------------------------------------------------------------------------------ */
+
+static bool add_segment(struct pd_cpu_weight *own, int cols, enum pd_form form, int rows,
+                        int panel_rows, bool minimums)
+{
+    struct pd_cpu_segment *segment = &own->segments[own->count];
+
+    segment->form = form;
+    segment->rows = rows;
+    segment->first_panel = own->panels;
+    segment->first_output = own->count > 0 ? own->segments[own->count - 1].first_output +
+                                                 own->segments[own->count - 1].rows
+                                           : 0;
+    segment->panels = (rows + panel_rows - 1) / panel_rows;
+    segment->panel_bytes = (size_t)blocks_of(cols) * pd_form_bytes(form);
+    segment->data =
+        pd_weight_arena_take(own->arena, (size_t)segment->panels * segment->panel_bytes);
+    if (segment->data == NULL)
+        return false;
+    own->count++;
+    own->panels += segment->panels;
+    own->minimums = own->minimums || minimums;
+    return true;
+}
+
+static bool fill_rows(struct pd_cpu_weight *own, int cols, const struct pd_weight_source *sources,
+                      int count)
+{
+    for (int i = 0; i < count; i++) {
+        enum pd_form form = choose_form(&sources[i], cols);
+
+        if (!add_segment(own, cols, form, sources[i].rows, PANEL,
+                         form == PD_FORM_N4 || form == PD_FORM_N4F))
+            return false;
+        put_rows(&own->segments[i], cols, &sources[i]);
+    }
+    return true;
+}
+
+/* Gate and up of different formats (a file may mix them) meet in f32, the values ggml computes
+ * with. */
+static bool fill_mixed(struct pd_cpu_weight *own, int cols, const struct pd_weight_source *sources)
+{
+    struct pd_weight_source plain[2];
+    size_t count = (size_t)sources[0].rows * (size_t)cols;
+    float *values = malloc(2 * count * sizeof(*values));
+    bool filled = false;
+
+    for (int i = 0; values != NULL && i < 2; i++) {
+        pd_dequantize(sources[i].type, sources[i].data, values + (size_t)i * count, count);
+        plain[i] = (struct pd_weight_source){values + (size_t)i * count, PD_F32, sources[i].rows};
+    }
+    if (values != NULL && add_segment(own, cols, PD_FORM_F32, sources[0].rows, TILE, false)) {
+        put_gate_up(&own->segments[0], cols, plain);
+        filled = true;
+    }
+    free(values);
+    return filled;
+}
+
+static bool fill_gate_up(struct pd_cpu_weight *own, int cols,
+                         const struct pd_weight_source *sources)
+{
+    enum pd_form form = choose_form(&sources[0], cols);
+
+    if (form != choose_form(&sources[1], cols))
+        return fill_mixed(own, cols, sources);
+    if (!add_segment(own, cols, form, sources[0].rows, TILE,
+                     form == PD_FORM_N4 || form == PD_FORM_N4F))
+        return false;
+    put_gate_up(&own->segments[0], cols, sources);
+    return true;
+}
+
+static bool fill_vector(struct pd_cpu_weight *own, int cols, const struct pd_weight_source *sources,
+                        int count)
+{
+    size_t at = 0, values = 0;
+
+    for (int i = 0; i < count; i++)
+        values += (size_t)sources[i].rows * (size_t)cols;
+    own->vector = pd_weight_arena_take(own->arena, values * sizeof(float));
+    for (int i = 0; own->vector != NULL && i < count; i++) {
+        size_t part = (size_t)sources[i].rows * (size_t)cols;
+        pd_dequantize(sources[i].type, sources[i].data, own->vector + at, part);
+        at += part;
+    }
+    return own->vector != NULL;
+}
+
+int pd_cpu_weight_create(struct pd_device *device, struct pd_weight_arena *arena,
+                         enum pd_weight_layout layout, int cols,
+                         const struct pd_weight_source *sources, int count,
+                         struct pd_weight **weight)
+{
+    struct pd_cpu_weight *own = calloc(1, sizeof(*own) + (size_t)count * sizeof(own->segments[0]));
+    bool filled;
+
+    if (own == NULL)
+        return pd_device_fail(device, PD_KERNEL_NO_MEMORY, "out of memory");
+    own->arena = arena;
+    if (layout == PD_WEIGHT_GATE_UP)
+        filled = fill_gate_up(own, cols, sources);
+    else if (cols == 1 || (count == 1 && sources[0].rows == 1))
+        filled = fill_vector(own, cols, sources, count);
+    else
+        filled = fill_rows(own, cols, sources, count);
+    if (!filled) {
+        pd_cpu_weight_release(&own->weight);
+        return pd_device_fail(device, PD_KERNEL_NO_MEMORY,
+                              "no memory for a weight of %d columns of %s", cols,
+                              pd_dtype_name(sources[0].type));
+    }
+    *weight = &own->weight;
+    return PD_KERNEL_OK;
+}
+
+void pd_cpu_weight_release(struct pd_weight *weight)
+{
+    struct pd_cpu_weight *own = (struct pd_cpu_weight *)weight;
+
+    for (int i = 0; i < own->count; i++)
+        pd_weight_arena_return(own->arena, own->segments[i].data);
+    pd_weight_arena_return(own->arena, own->vector);
+    free(own);
+}
+
+void pd_cpu_weight_row(const struct pd_weight *weight, int row, float *out)
+{
+    const struct pd_cpu_weight *own = (const struct pd_cpu_weight *)weight;
+    const struct pd_cpu_segment *segment = own->segments;
+    const uint8_t *panel;
+
+    if (own->vector != NULL) { /* a table of one column or one row */
+        memcpy(out, own->vector + (size_t)row * (size_t)weight->cols,
+               (size_t)weight->cols * sizeof(float));
+        return;
+    }
+    while (row >= segment->first_output + segment->rows)
+        segment++;
+    row -= segment->first_output;
+    panel = segment->data + (size_t)(row / PANEL) * segment->panel_bytes;
+    for (int k = 0; k < weight->cols; k++)
+        out[k] =
+            get_value(segment->form, panel + (size_t)(k / BLOCK) * pd_form_bytes(segment->form),
+                      row % PANEL, k % BLOCK);
+}

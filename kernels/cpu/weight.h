@@ -1,0 +1,79 @@
+/* Weights as the cpu's kernels want them: quantised, repacked once when loaded.
+ *
+ * Rows go in panels of 32, two tiles of 16, one row per lane; a panel goes along the columns in
+ * blocks of
+ * 32. Everything that one block needs lies together, so that a product with one token reads memory
+ * as a single stream, and a row's sum is one lane's chain of fused multiply-adds in the order of
+ * the columns, whatever else is computed beside it.
+ *
+ *     panel p, block b:   [scales of 32 rows][columns 32 b .. 32 b + 31 of 32 rows]
+ *
+ * Repacking loses nothing: the integers and scales are the file's own, so that a row can be read
+ * back exactly (embeddings).
+ *
+ *     form   scales               columns                                  of
+ *     N4     f16 d[32], m[32]     word[4][32]: eight columns' nibbles      Q4_0 (m = -8 d), Q4_1
+ *     N4F    f32 d[32], m[32]     same                                     Q4_K
+ *     I8     f16 d[32]            int8[32 columns][32 rows]                Q5_0, Q8_0
+ *     I8F    f32 d[2][32]         same; d[1] from column 16 on             Q6_K
+ *     F16, BF16, F32              [32 columns][32 rows]                    themselves
+ *     VECTOR                      f32 [count], not in panels               one row or one column
+ */
+#ifndef PD_CPU_WEIGHT_H
+#define PD_CPU_WEIGHT_H
+
+#include "kernels/backend.h"
+#include "kernels/cpu/weight_arena.h"
+
+enum { PANEL = 32, BLOCK = 32 }; /* rows of a panel, columns of a block */
+
+enum pd_form {
+    PD_FORM_N4,
+    PD_FORM_N4F,
+    PD_FORM_I8,
+    PD_FORM_I8F,
+    PD_FORM_F16,
+    PD_FORM_BF16,
+    PD_FORM_F32,
+    PD_FORM_COUNT
+};
+
+/* Bytes of one block of a panel. */
+size_t pd_form_bytes(enum pd_form form);
+
+/* Consecutive panels of one form: the rows of one source, or of gate and up together (then a
+ * panel's first tile is gate's rows, its second up's). */
+struct pd_cpu_segment {
+    enum pd_form form;
+    int rows;         /* outputs it computes: of gate and up together, half */
+    int first_output; /* column of the product that its first row makes */
+    int first_panel;  /* of the weight's count */
+    int panels;
+    size_t panel_bytes;
+    uint8_t *data;
+};
+
+struct pd_cpu_weight {
+    struct pd_weight weight;
+    struct pd_weight_arena *arena;
+    float *vector; /* VECTOR; else NULL */
+    int panels, count;
+    bool minimums; /* whether a product needs the sums of x over blocks */
+    struct pd_cpu_segment segments[];
+};
+
+int pd_cpu_weight_create(struct pd_device *device, struct pd_weight_arena *arena,
+                         enum pd_weight_layout layout, int cols,
+                         const struct pd_weight_source *sources, int count,
+                         struct pd_weight **weight);
+void pd_cpu_weight_release(struct pd_weight *weight);
+
+/* Row `row` (not of gate and up), dequantised exactly. */
+void pd_cpu_weight_row(const struct pd_weight *weight, int row, float *out);
+
+static inline const float *pd_cpu_vector(const struct pd_weight *weight)
+{
+    return weight != NULL ? ((const struct pd_cpu_weight *)weight)->vector : NULL;
+}
+
+#endif

@@ -1,0 +1,42 @@
+/* A small transformer on a rig, for tests of whole steps: embedding, layers of norm, QKV, rotary
+ * positions, attention, residuals and SwiGLU, and the last hidden state copied out. Its answers are
+ * collected by (sequence, position), so that the same tokens may be fed in any division into steps.
+ */
+#ifndef PD_KERNEL_MODEL_H
+#define PD_KERNEL_MODEL_H
+
+#include "t/unit/kernel_rig.h"
+
+enum { PD_MODEL_HIDDEN = 96, PD_MODEL_LAYERS = 2 };
+
+struct pd_small_shape {
+    int heads, kv_heads, head_dim, rope_dim, window, block_size;
+    enum pd_rope_style style;
+    enum pd_dtype kv_type, weight_type;
+    bool qk_norm;
+};
+
+struct pd_small_model {
+    struct pd_rig rig;
+    struct pd_small_shape shape;
+    struct pd_kv_pool pool;
+    struct pd_graph *graph;
+    struct pd_buffer *hidden;
+};
+
+void pd_small_open(struct pd_small_model *model, const struct pd_small_shape *shape,
+                   const char *kind, const char *isa, int threads);
+void pd_small_close(struct pd_small_model *model);
+
+/* Tokens `from` .. `from + count - 1` of sequence s, in slot s and blocks of its own, as part of a
+ * step. Token i of sequence s is a fixed function of both. */
+struct pd_small_part {
+    int sequence, from, count;
+};
+
+/* Runs one step of these parts; the hidden state of each token goes to out[sequence][position],
+ * rows of PD_MODEL_HIDDEN, `positions` rows per sequence. */
+void pd_small_step(struct pd_small_model *model, const struct pd_small_part *parts, int count,
+                   float *out, int positions);
+
+#endif

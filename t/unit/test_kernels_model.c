@@ -1,0 +1,181 @@
+/* Whole steps of a small transformer: every path against the reference over many shapes of
+ * attention, and equality to the bit however the same tokens are divided into steps, batches and
+ * threads. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "t/unit/kernel_model.h"
+
+enum { POSITIONS = 200, SEQUENCES = 4 };
+
+static size_t floats(void)
+{
+    return (size_t)SEQUENCES * POSITIONS * PD_MODEL_HIDDEN;
+}
+
+static float *results(void)
+{
+    float *out = calloc(floats(), sizeof(*out));
+
+    assert_non_null(out);
+    return out;
+}
+
+/* Three sequences of different lengths: chunks of a prompt, then single tokens, all mixed. */
+static void play(struct pd_small_model *model, float *out)
+{
+    static const struct pd_small_part script[][3] = {
+        {{0, 0, 61}, {1, 0, 17}},
+        {{0, 61, 70}, {1, 17, 1}, {2, 0, 9}},
+        {{0, 131, 1}, {1, 18, 1}, {2, 9, 1}},
+        {{2, 10, 33}, {0, 132, 5}, {1, 19, 1}},
+        {{0, 137, 1}, {2, 43, 1}, {1, 20, 2}},
+    };
+
+    for (size_t i = 0; i < sizeof(script) / sizeof(script[0]); i++)
+        pd_small_step(model, script[i], script[i][2].count > 0 ? 3 : 2, out, POSITIONS);
+}
+
+static const struct pd_small_shape shapes[] = {
+    /* heads, kv_heads, head_dim, rope_dim, window, block, style, kv, weights, qk_norm */
+    {9, 3, 64, 64, 0, 16, PD_ROPE_INTERLEAVED, PD_F32, PD_Q4_1, false},
+    {2, 2, 32, 32, 0, 8, PD_ROPE_HALF, PD_F16, PD_Q8_0, false},
+    {8, 1, 16, 16, 0, 32, PD_ROPE_HALF, PD_BF16, PD_Q4_0, true},
+    {4, 2, 20, 12, 0, 24, PD_ROPE_INTERLEAVED, PD_F32, PD_Q5_0, false},
+    {6, 3, 80, 80, 50, 16, PD_ROPE_HALF, PD_F16, PD_F16, true},
+    {5, 1, 128, 64, 200, 11, PD_ROPE_HALF, PD_F32, PD_BF16, false},
+    {4, 1, 6, 6, 5, 13, PD_ROPE_INTERLEAVED, PD_BF16, PD_F32, false},
+    {14, 2, 64, 64, 128, 16, PD_ROPE_HALF, PD_F32, PD_Q8_0, true},
+};
+
+enum { SHAPES = (int)(sizeof(shapes) / sizeof(shapes[0])) };
+
+static void test_every_path_against_the_reference(void **state)
+{
+    (void)state;
+    for (int i = 0; i < SHAPES; i++) {
+        float *expected = results(), *out = results();
+        double allowed = shapes[i].kv_type == PD_F32   ? 3e-6
+                         : shapes[i].kv_type == PD_F16 ? 1e-4
+                                                       : 1e-3;
+        struct pd_small_model model;
+
+        pd_small_open(&model, &shapes[i], "reference", NULL, 2);
+        play(&model, expected);
+        pd_small_close(&model);
+        for (const char *const *path = pd_rig_paths(); *path != NULL; path++) {
+            double error;
+
+            pd_small_open(&model, &shapes[i], "cpu", *path, 2);
+            memset(out, 0, floats() * sizeof(*out));
+            play(&model, out);
+            pd_small_close(&model);
+            error = pd_rig_error(out, expected, floats());
+            if (!(error < allowed))
+                fail_msg("shape %d on %s: error %g", i, *path, error);
+        }
+        free(expected);
+        free(out);
+    }
+}
+
+/* Two paths that name the same numerics compute the same bits. */
+static void test_equal_numerics_are_equal(void **state)
+{
+    float *first[4] = {NULL};
+    char names[4][96];
+    int count = 0;
+
+    (void)state;
+    for (const char *const *path = pd_rig_paths(); *path != NULL; path++) {
+        struct pd_small_model model;
+        struct pd_device_info info;
+        float *out = results();
+
+        pd_small_open(&model, &shapes[0], "cpu", *path, 1);
+        pd_device_describe(model.rig.device, &info);
+        play(&model, out);
+        pd_small_close(&model);
+        for (int i = 0; i < count; i++) {
+            if (strcmp(names[i], info.numerics) == 0)
+                assert_memory_equal(out, first[i], floats() * sizeof(*out));
+        }
+        snprintf(names[count], sizeof(names[count]), "%s", info.numerics);
+        first[count++] = out;
+    }
+    for (int i = 0; i < count; i++)
+        free(first[i]);
+}
+
+/* Feeds sequence 0's first `length` tokens in chunks of `chunk`, with `others` sequences decoding
+ * beside. */
+static void feed(struct pd_small_model *model, int length, int chunk, int others, float *out)
+{
+    int fed[SEQUENCES] = {0};
+
+    while (fed[0] < length) {
+        struct pd_small_part parts[SEQUENCES];
+        int count = 0;
+
+        for (int s = 0; s <= others; s++) {
+            int n = s == 0 ? chunk : 1 + s;
+
+            if (s == 0 && n > length - fed[0])
+                n = length - fed[0];
+            if (fed[s] + n > POSITIONS)
+                continue;
+            parts[count++] = (struct pd_small_part){s, fed[s], n};
+            fed[s] += n;
+        }
+        pd_small_step(model, parts, count, out, POSITIONS);
+    }
+}
+
+static void check_invariance(const struct pd_small_shape *shape, const char *path)
+{
+    static const struct {
+        int chunk, others, threads;
+    } ways[] = {{64, 0, 1}, {64, 0, 2}, {1, 0, 1},  {1, 0, 3},
+                {1, 3, 2},  {37, 3, 2}, {16, 1, 4}, {3, 2, 2}};
+    const int length = 190;
+    size_t bytes = sizeof(float) * (size_t)(length * PD_MODEL_HIDDEN);
+    float *expected = results(), *out = results();
+
+    for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
+        struct pd_small_model model;
+
+        pd_small_open(&model, shape, "cpu", path, ways[i].threads);
+        feed(&model, length, ways[i].chunk, ways[i].others, i == 0 ? expected : out);
+        pd_small_close(&model);
+        if (i > 0 && memcmp(out, expected, bytes) != 0)
+            fail_msg("%s: way %zu (chunks of %d, %d others, %d threads) differs", path, i,
+                     ways[i].chunk, ways[i].others, ways[i].threads);
+    }
+    free(expected);
+    free(out);
+}
+
+static void test_division_changes_no_bit(void **state)
+{
+    (void)state;
+    for (const char *const *path = pd_rig_paths(); *path != NULL; path++) {
+        for (int i = 0; i < SHAPES; i += 1 + (strcmp(*path, "baseline") == 0))
+            check_invariance(&shapes[i], *path);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_path_against_the_reference),
+        cmocka_unit_test(test_equal_numerics_are_equal),
+        cmocka_unit_test(test_division_changes_no_bit),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
