@@ -8,6 +8,7 @@ $(BUILD)/t/link/fake_worker: $(BUILD)/t/link/fake_worker.o $(FAKE_OBJ) $(ROOM_LI
 
 .PHONY: check-link
 check-link: $(BUILD)/t/link/fake_worker venv
-	PD_BUILD=$(BUILD) build/venv/bin/python t/link/test_link.py
+	TSAN_OPTIONS="suppressions=$(CURDIR)/t/tsan.suppressions $$TSAN_OPTIONS" PD_BUILD=$(BUILD) \
+	    build/venv/bin/python t/link/test_link.py
 
 -include $(wildcard $(BUILD)/t/link/*.d)

@@ -12,7 +12,7 @@ import unittest
 
 import grpc
 
-from rig import (CANCELLED, CAPACITY, CONTEXT_LENGTH, DECODE, DRAINING, INTERNAL, INVALID, PREFILL,
+from rig import (BUILD, CANCELLED, CAPACITY, CONTEXT_LENGTH, DECODE, DRAINING, INTERNAL, INVALID, PREFILL,
                  TICKET, FakeWorker, Frontend, Process, Stream, part_messages, pd, stats, unary,
                  wait_for)
 
@@ -938,8 +938,7 @@ class Tls(unittest.TestCase):
     def test_files_that_are_no_keys(self):
         for files in ({"cert": "/nowhere", "key": self.path("w.key")},
                       {"cert": self.path("san"), "key": self.path("w.key")}):
-            worker = Process([os.path.join(os.environ.get("PD_BUILD", "build"),
-                                           "t/link/fake_worker")] +
+            worker = Process([os.path.join(BUILD, "t/link/fake_worker")] +
                              [f"{key}={value}" for key, value in files.items()])
             self.addCleanup(worker.kill)
             self.assertEqual(worker.wait_exit(), 1)
