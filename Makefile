@@ -35,13 +35,15 @@ isa_of               = $(ISA_$(lastword $(subst _, ,$(basename $(notdir $1)))))
 WORKER_SRC := $(filter-out worker/main.c,$(wildcard worker/*.c worker/*/*.c))
 KERNEL_SRC := $(wildcard kernels/*.c kernels/cpu/*.c kernels/reference/*.c)
 UNIT_SRC   := $(wildcard t/unit/test_*.c)
-HELP_SRC   := $(filter-out $(UNIT_SRC),$(wildcard t/unit/*.c))
+DOUBLE_SRC := $(wildcard t/unit/double_*.c)
+HELP_SRC   := $(filter-out $(UNIT_SRC) $(DOUBLE_SRC),$(wildcard t/unit/*.c))
 
 WORKER_OBJ := $(WORKER_SRC:%.c=$(BUILD)/%.o) $(BUILD)/proto/pd.pb-c.o
 KERNEL_OBJ := $(KERNEL_SRC:%.c=$(BUILD)/%.o)
 HELP_OBJ   := $(HELP_SRC:%.c=$(BUILD)/%.o)
 UNIT_BIN   := $(UNIT_SRC:%.c=$(BUILD)/%)
 MAIN_OBJ   := $(BUILD)/worker/main.o
+HELP_LIB   := $(BUILD)/libpdtest.a
 ROOM_LIBS  := $(BUILD)/libpdworker.a $(BUILD)/libpdkernels.a
 
 .PHONY: all
@@ -121,8 +123,17 @@ model:
 .PHONY: unit check-unit
 unit: $(UNIT_BIN)
 
-$(BUILD)/t/unit/test_%: $(BUILD)/t/unit/test_%.o $(HELP_OBJ) $(ROOM_LIBS)
-	$(CC) $(PD_LDFLAGS) -o $@ $^ -lcmocka $(PD_LIBS)
+# Helpers are a library, of which a test takes what it names. A double stands in for a whole room:
+# only the tests that are listed here are linked with it.
+$(HELP_LIB): $(HELP_OBJ)
+	@rm -f $@
+	$(AR) rcs $@ $^
+
+$(BUILD)/t/unit/test_engine $(BUILD)/t/unit/test_engine_routes: $(BUILD)/t/unit/double_model.o
+$(BUILD)/t/unit/test_engine_routes: $(BUILD)/t/unit/double_kvx.o
+
+$(BUILD)/t/unit/test_%: $(BUILD)/t/unit/test_%.o $(HELP_LIB) $(ROOM_LIBS)
+	$(CC) $(PD_LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) -lcmocka $(PD_LIBS)
 
 check-unit: $(UNIT_BIN)
 	@for test in $(UNIT_BIN); do echo "# $$test"; $$test || exit 1; done
@@ -140,4 +151,4 @@ include $(wildcard t/*/*.mk)
 clean:
 	rm -rf $(BUILD)/worker $(BUILD)/kernels $(BUILD)/proto $(BUILD)/t $(BUILD)/nginx $(BUILD)/pd-worker $(BUILD)/*.a
 
--include $(WORKER_OBJ:.o=.d) $(KERNEL_OBJ:.o=.d) $(HELP_OBJ:.o=.d) $(UNIT_BIN:%=%.d) $(wildcard $(BUILD)/t/oracle/*.d) $(MAIN_OBJ:.o=.d)
+-include $(WORKER_OBJ:.o=.d) $(KERNEL_OBJ:.o=.d) $(HELP_OBJ:.o=.d) $(DOUBLE_SRC:%.c=$(BUILD)/%.d) $(UNIT_BIN:%=%.d) $(wildcard $(BUILD)/t/oracle/*.d) $(MAIN_OBJ:.o=.d)

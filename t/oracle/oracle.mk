@@ -24,7 +24,7 @@ $(TINY_MODELS)/made: t/oracle/tiny_models.py | venv
 	build/venv/bin/python $< $(TINY_MODELS)
 	@touch $@
 
-$(BUILD)/t/oracle/test_%: $(BUILD)/t/oracle/test_%.o $(HELP_OBJ) $(ROOM_LIBS)
+$(BUILD)/t/oracle/test_%: $(BUILD)/t/oracle/test_%.o $(HELP_LIB) $(ROOM_LIBS)
 	$(CC) $(PD_LDFLAGS) -o $@ $^ -lcmocka $(PD_LIBS)
 
 .PHONY: check-logits

@@ -74,8 +74,7 @@ static size_t cached_length(struct pd_block_pool *pool, const char *letters)
     return found;
 }
 
-/* ---- single facts
- * -------------------------------------------------------------------------------- */
+/* ---- single facts ---------------------------------------------------------------------------- */
 
 static void test_all_or_nothing(void **state)
 {
@@ -217,8 +216,7 @@ static void test_hopeless_sizes_are_refused(void **state)
     assert_null(pool);
 }
 
-/* ---- a long random run
- * --------------------------------------------------------------------------- */
+/* ---- a long random run ----------------------------------------------------------------------- */
 
 struct holder {
     int32_t tokens[DEEP * SIZE], table[DEEP];

@@ -96,8 +96,7 @@ uint32_t pd_block_pool_references(const struct pd_block_pool *pool, int32_t bloc
     return pool->blocks[block].references;
 }
 
-/* ---- the table of published blocks
- * --------------------------------------------------------------- */
+/* ---- the table of published blocks ----------------------------------------------------------- */
 
 static int32_t *tokens_of(const struct pd_block_pool *pool, int32_t block)
 {
@@ -146,8 +145,7 @@ static void unpublish(struct pd_block_pool *pool, int32_t block)
     b->name = PD_PREFIX_EMPTY;
 }
 
-/* ---- the LRU list: published and held by nobody
- * --------------------------------------------------- */
+/* ---- the LRU list: published and held by nobody ---------------------------------------------- */
 
 static void lru_append(struct pd_block_pool *pool, int32_t block)
 {
@@ -188,8 +186,7 @@ static void evict_oldest(struct pd_block_pool *pool)
     pool->evictions++;
 }
 
-/* ---- holding
- * -------------------------------------------------------------------------------------- */
+/* ---- holding --------------------------------------------------------------------------------- */
 
 bool pd_block_pool_alloc(struct pd_block_pool *pool, size_t count, int32_t after, int32_t *blocks)
 {

@@ -302,3 +302,13 @@ int pd_text_stream_finish(struct pd_text_stream *stream, struct pd_text_delta *d
     give(stream, 0, delta);
     return PD_OK;
 }
+
+struct pd_string pd_text_stream_stop(const struct pd_text_stream *stream)
+{
+    const struct stop_string *stop;
+
+    if (stream->stop < 0)
+        return (struct pd_string){"", 0};
+    stop = &stream->strings[stream->stop];
+    return (struct pd_string){(const char *)stop->bytes, stop->length};
+}

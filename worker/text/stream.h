@@ -34,4 +34,7 @@ int pd_text_stream_push(struct pd_text_stream *stream, int32_t token, struct pd_
 /* The answer has ended otherwise: gives what was held. */
 int pd_text_stream_finish(struct pd_text_stream *stream, struct pd_text_delta *delta);
 
+/* The stop string that ended the answer; empty if none has. Valid as long as the stream. */
+struct pd_string pd_text_stream_stop(const struct pd_text_stream *stream);
+
 #endif

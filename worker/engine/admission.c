@@ -1,0 +1,358 @@
+/* Who gets room.
+ *
+ * Room is a slot on the device and the blocks of the whole prompt, both at once or neither: nobody
+ * waits while holding half. A DIRECT or PREFILL request that finds no room waits in order of age; a
+ * DECODE request has another worker's blocks behind it and is refused at once instead, so that the
+ * dispatcher can take another. What an answer grows by is not reserved: when blocks run out the
+ * youngest sequence goes back to the queue and is computed again later, which the numbers do not
+ * notice. */
+#include "worker/engine/internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "worker/base/clock.h"
+#include "worker/base/log.h"
+
+/* ---- checks ---------------------------------------------------------------------------------- */
+
+struct verdict {
+    int code; /* proto Failed.Code */
+    const char *param;
+    uint32_t prompt_tokens;
+    struct pd_error error;
+};
+
+static int check_ids(const struct pd_engine *engine, const struct pd_tokens *tokens,
+                     const char *name, struct verdict *verdict)
+{
+    for (size_t i = 0; i < tokens->count; i++)
+        if (tokens->ids[i] < 0 || tokens->ids[i] >= engine->vocabulary) {
+            verdict->param = name;
+            return pd_fail(&verdict->error, PD_INVALID, "%s: the model has no token %d", name,
+                           tokens->ids[i]);
+        }
+    return PD_OK;
+}
+
+/* The prompt's length: on DECODE as the ticket says, for the tokens come with the claim. */
+static int check_length(const struct pd_engine *engine, const struct pd_request *request,
+                        uint64_t *prompt, struct verdict *verdict)
+{
+    uint64_t limit = (uint64_t)engine->options.max_model_len;
+    uint64_t answer = request->sampling.max_tokens ? request->sampling.max_tokens : 1;
+
+    *prompt = request->prompt.count;
+    if (request->route == PD_ROUTE_DECODE) {
+        if (request->ticket.tokens <= request->generated.count)
+            return pd_fail(&verdict->error, PD_INVALID, "the ticket covers no prompt");
+        *prompt = request->ticket.tokens - request->generated.count;
+    }
+    verdict->prompt_tokens = (uint32_t)*prompt;
+    if (*prompt == 0)
+        return pd_fail(&verdict->error, PD_INVALID, "the prompt is empty");
+    if (*prompt + answer <= limit)
+        return PD_OK;
+    verdict->code = PD__V1__FAILED__CODE__CONTEXT_LENGTH;
+    return pd_fail(&verdict->error, PD_INVALID,
+                   "prompt (%llu tokens) and answer (%llu) are longer than this model's limit of "
+                   "%llu tokens",
+                   (unsigned long long)*prompt, (unsigned long long)answer,
+                   (unsigned long long)limit);
+}
+
+static int check_request(struct pd_engine *engine, struct pd_request *request, uint64_t *prompt,
+                         struct verdict *verdict)
+{
+    int status;
+
+    verdict->code = PD__V1__FAILED__CODE__INVALID;
+    if (pd_sequence_by_attempt(&engine->table, &request->id))
+        return pd_fail(&verdict->error, PD_INVALID, "this attempt is already known");
+    if (request->route != PD_ROUTE_DIRECT && !engine->kvx)
+        return pd_fail(&verdict->error, PD_INVALID, "this worker takes no part in a KV hand-off");
+    if (request->route == PD_ROUTE_DECODE &&
+        request->ticket.block_size != (uint32_t)engine->options.block_size)
+        return pd_fail(&verdict->error, PD_INVALID,
+                       "the ticket's blocks have %u tokens, this worker's %d",
+                       request->ticket.block_size, engine->options.block_size);
+    status = pd_sampling_normalise(&request->sampling, engine->vocabulary, &verdict->param,
+                                   &verdict->error);
+    if (status == PD_OK)
+        status = check_ids(engine, &request->prompt, "prompt", verdict);
+    if (status == PD_OK)
+        status = check_ids(engine, &request->generated, "generated", verdict);
+    if (status == PD_OK)
+        status = check_length(engine, request, prompt, verdict);
+    return status;
+}
+
+/* ---- room ------------------------------------------------------------------------------------ */
+
+bool pd_admit_blocks(struct pd_engine *engine, struct pd_sequence *s, int count)
+{
+    int32_t after = s->block_count ? s->blocks[s->block_count - 1] : PD_NO_BLOCK;
+    int32_t *fresh = s->blocks + s->block_count;
+
+    if (!pd_block_pool_alloc(engine->pool, (size_t)count, after, fresh))
+        return false;
+    if (engine->kvx)
+        pd_kvx_recycled(engine->kvx, fresh, (size_t)count);
+    s->block_count += count;
+    return true;
+}
+
+/* Blocks that are kept for the growth of the answers in progress: one each, so that an admission is
+ * not undone by the very next steps. */
+static int64_t blocks_for_growth(const struct pd_engine *engine)
+{
+    const struct pd_sequence *s;
+    int64_t count = 0;
+
+    TAILQ_FOREACH (s, &engine->running, queue) {
+        count += s->request->route != PD_ROUTE_PREFILL;
+    }
+    return count;
+}
+
+static bool reserve(struct pd_engine *engine, struct pd_sequence *s, int count)
+{
+    struct pd_block_counts blocks;
+
+    pd_block_pool_count(engine->pool, &blocks);
+    if (engine->free_slot_count == 0 || blocks.available < count + blocks_for_growth(engine) ||
+        !pd_admit_blocks(engine, s, count))
+        return false;
+    s->slot = engine->free_slots[--engine->free_slot_count];
+    return true;
+}
+
+static void run(struct pd_engine *engine, struct pd_sequence *s)
+{
+    s->phase = PD_PHASE_RUNNING;
+    TAILQ_INSERT_TAIL(&engine->running, s, queue);
+}
+
+/* Gives a waiting sequence its room: cached blocks for as much of its tokens as there are, so that
+ * at least one token is left to be computed, fresh ones for the rest. */
+static bool place(struct pd_engine *engine, struct pd_sequence *s)
+{
+    size_t hits =
+        pd_block_pool_match(engine->pool, s->tokens, (size_t)s->count - 1, s->blocks, &s->prefix);
+
+    s->block_count = s->published = (int)hits;
+    if (!reserve(engine, s, pd_engine_blocks_for(engine, s->count) - (int)hits)) {
+        pd_sequence_drop_room(engine, s);
+        return false;
+    }
+    s->launched = s->collected = (int)hits * engine->options.block_size;
+    s->history_behind = hits > 0;
+    s->target = s->count;
+    engine->load.cache_hit_tokens += (uint64_t)s->launched;
+    if (!s->placed)
+        s->cached = (uint32_t)(s->launched < s->prompt ? s->launched : s->prompt);
+    return true;
+}
+
+/* ---- the queue ------------------------------------------------------------------------------- */
+
+static uint64_t tokens_ahead_of(const struct pd_engine *engine, const struct pd_sequence *self)
+{
+    const struct pd_sequence *s;
+    uint64_t tokens = 0;
+
+    TAILQ_FOREACH (s, &engine->running, queue) {
+        if (s != self && pd_sequence_prefills(s))
+            tokens += (uint64_t)(s->target - s->launched);
+    }
+    return tokens;
+}
+
+static void say_placed(struct pd_engine *engine, struct pd_sequence *s,
+                       const struct pd_ticket *ticket)
+{
+    struct pd_placed placed = {
+        .id = s->request->id,
+        .prompt_tokens = (uint32_t)s->prompt,
+        .cached_tokens = s->cached,
+        .has_ticket = ticket != NULL,
+        .queued_ahead_tokens = tokens_ahead_of(engine, s),
+    };
+
+    if (ticket)
+        placed.ticket = *ticket;
+    s->placed = true;
+    pd_engine_publish_load(engine);
+    engine->options.events.placed(engine->options.events.context, &placed);
+}
+
+static void announce(struct pd_engine *engine, struct pd_sequence *s)
+{
+    struct pd_ticket ticket;
+
+    if (s->placed)
+        return;
+    if (s->request->route != PD_ROUTE_PREFILL)
+        say_placed(engine, s, NULL);
+    else if (pd_transfer_offer(engine, s, &ticket))
+        say_placed(engine, s, &ticket);
+    else
+        pd_sequence_abort(engine, s, PD__V1__FAILED__CODE__INTERNAL,
+                          "the prompt's KV cannot be offered");
+}
+
+void pd_admit_waiting(struct pd_engine *engine)
+{
+    struct pd_sequence *s;
+
+    while ((s = TAILQ_FIRST(&engine->waiting)) && place(engine, s)) {
+        TAILQ_REMOVE(&engine->waiting, s, queue);
+        engine->waiting_count--;
+        run(engine, s);
+        announce(engine, s);
+    }
+}
+
+static void queue_by_age(struct pd_engine *engine, struct pd_sequence *s)
+{
+    struct pd_sequence *younger;
+
+    TAILQ_FOREACH (younger, &engine->waiting, queue) {
+        if (younger->number > s->number)
+            break;
+    }
+    if (younger)
+        TAILQ_INSERT_BEFORE(younger, s, queue);
+    else
+        TAILQ_INSERT_TAIL(&engine->waiting, s, queue);
+    s->phase = PD_PHASE_WAITING;
+    engine->waiting_count++;
+}
+
+bool pd_preempt_youngest(struct pd_engine *engine)
+{
+    struct pd_sequence *s, *youngest = NULL;
+
+    TAILQ_FOREACH (s, &engine->running, queue) {
+        if (s->request->route != PD_ROUTE_PREFILL && (!youngest || s->number > youngest->number))
+            youngest = s;
+    }
+    if (!youngest)
+        return false;
+    pd_log(PD_LOG_INFO, "engine", "request %s is preempted after %d tokens: KV blocks ran out",
+           youngest->request->request_id, youngest->count);
+    TAILQ_REMOVE(&engine->running, youngest, queue);
+    pd_sequence_drop_room(engine, youngest);
+    youngest->launched = youngest->collected = youngest->target = 0;
+    youngest->timing.preemptions++;
+    engine->load.preemptions++;
+    queue_by_age(engine, youngest);
+    return true;
+}
+
+/* ---- submissions ----------------------------------------------------------------------------- */
+
+uint32_t pd_admit_retry_ms(const struct pd_engine *engine)
+{
+    const struct pd_sequence *s;
+    uint64_t tokens = tokens_ahead_of(engine, NULL);
+    uint64_t ms;
+
+    TAILQ_FOREACH (s, &engine->waiting, queue) {
+        tokens += (uint64_t)s->count;
+    }
+    ms = tokens * engine->load.prefill_us_per_token_x1000 / 1000000;
+    return ms < 100 ? 100 : ms > 60000 ? 60000 : (uint32_t)ms;
+}
+
+static struct pd_sequence *make_sequence(struct pd_engine *engine, struct pd_request *request,
+                                         uint64_t prompt)
+{
+    uint64_t limit = (uint64_t)engine->options.max_model_len;
+    uint64_t answer = request->sampling.max_tokens ? request->sampling.max_tokens : limit - prompt;
+    struct pd_sequence *s = pd_sequence_create(request, ++engine->last_number,
+                                               (int)(prompt + answer), engine->options.block_size);
+
+    if (!s)
+        return NULL;
+    s->prompt = (int)prompt;
+    s->max_answer = (int)answer;
+    s->replayed = (int)request->generated.count;
+    if (request->deadline_ns && request->deadline_ns < engine->next_deadline_ns)
+        engine->next_deadline_ns = request->deadline_ns;
+    engine->load.requests++;
+    return s;
+}
+
+static void start_decode(struct pd_engine *engine, struct pd_sequence *s)
+{
+    int blocks = pd_engine_blocks_for(engine, (int)s->request->ticket.tokens);
+
+    s->phase = PD_PHASE_RECEIVING;
+    if (!TAILQ_EMPTY(&engine->waiting) || !reserve(engine, s, blocks))
+        pd_sequence_abort(engine, s, PD__V1__FAILED__CODE__CAPACITY,
+                          "no room for the prompt's KV blocks");
+    else if (pd_transfer_fetch(engine, s))
+        say_placed(engine, s, NULL);
+    else
+        pd_sequence_abort(engine, s, PD__V1__FAILED__CODE__TICKET, "the ticket cannot be claimed");
+}
+
+static int check_state(const struct pd_engine *engine, struct verdict *verdict)
+{
+    verdict->code = PD__V1__FAILED__CODE__INTERNAL;
+    if (engine->lost)
+        return pd_fail(&verdict->error, PD_CLOSED, "the worker's device has failed");
+    verdict->code = PD__V1__FAILED__CODE__DRAINING;
+    if (engine->stopping || engine->draining)
+        return pd_fail(&verdict->error, PD_CLOSED, "the worker is shutting down");
+    return PD_OK;
+}
+
+static int check_queue(const struct pd_engine *engine, const struct pd_request *request,
+                       struct verdict *verdict)
+{
+    verdict->code = PD__V1__FAILED__CODE__CAPACITY;
+    if (request->route != PD_ROUTE_DECODE && engine->waiting_count >= engine->options.max_waiting)
+        return pd_fail(&verdict->error, PD_FULL, "too many requests wait for this worker");
+    return PD_OK;
+}
+
+static struct pd_sequence *accept(struct pd_engine *engine, struct pd_request *request,
+                                  struct verdict *verdict)
+{
+    struct pd_sequence *s;
+    uint64_t prompt = 0;
+
+    if (check_state(engine, verdict) != PD_OK ||
+        check_request(engine, request, &prompt, verdict) != PD_OK ||
+        check_queue(engine, request, verdict) != PD_OK)
+        return NULL;
+    s = make_sequence(engine, request, prompt);
+    if (!s)
+        pd_fail(&verdict->error, PD_NO_MEMORY, "no memory for the request");
+    return s;
+}
+
+void pd_admit_request(struct pd_engine *engine, struct pd_request *request)
+{
+    struct verdict verdict = {.param = ""};
+    struct pd_sequence *s = accept(engine, request, &verdict);
+
+    if (!s) {
+        pd_engine_say_failed(engine, &request->id, verdict.code, verdict.prompt_tokens,
+                             verdict.param, verdict.error.text);
+        pd_request_free(request);
+        atomic_fetch_sub(&engine->living, 1);
+        return;
+    }
+    pd_sequence_table_add(&engine->table, s);
+    if (pd_answer_replay(engine, s))
+        return;
+    if (request->route == PD_ROUTE_DECODE) {
+        start_decode(engine, s);
+        return;
+    }
+    queue_by_age(engine, s);
+    pd_admit_waiting(engine);
+}

@@ -1,0 +1,343 @@
+/* One step: plan, fill, launch; and collect the one before.
+ *
+ *   host     plan n+1, launch │ collect n: text, stop rules, outputs │ plan n+2, launch │ ...
+ *   device   ── n ────────────┼──── n+1 ─────────────────────────────┼──── n+2 ─────────┼─
+ *
+ * Step n+1 is launched before step n's tokens are read, so the device never waits for the host. A
+ * row may therefore belong to an answer that turns out to have ended with step n: it was computed
+ * for nothing, its token is dropped, and the sequence's slot and blocks come back one step later.
+ *
+ * A plan holds one row of every answer, then as much of the prompts, oldest first, as the step has
+ * rows for. A step has at least one row for each slot, so neither can starve the other. */
+#include "worker/engine/internal.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "worker/base/clock.h"
+#include "worker/base/log.h"
+
+enum {
+    WAIT_MS = 1000,
+    WATCHDOG_MS = 5000, /* a step that takes so long is worth a line in the log */
+    LOST_MS = 120000,   /* and so long that the device is given up */
+};
+
+/* ---- plan ------------------------------------------------------------------------------------ */
+
+static void add_share(struct pd_engine *engine, struct pd_sequence *s, int rows)
+{
+    struct pd_share *share = &engine->plan[engine->plan_count++];
+
+    share->sequence = s;
+    share->rows = rows;
+    share->end = s->launched + rows;
+    share->prefill = pd_sequence_prefills(s);
+    share->sample = -1;
+}
+
+/* False: an answer needs another block and there is none. */
+static bool plan(struct pd_engine *engine)
+{
+    int room = engine->options.max_tokens;
+    struct pd_sequence *s;
+
+    engine->plan_count = 0;
+    TAILQ_FOREACH (s, &engine->running, queue) {
+        if (!pd_sequence_decodes(s))
+            continue;
+        if (pd_engine_blocks_for(engine, s->launched + 1) > s->block_count &&
+            !pd_admit_blocks(engine, s, 1))
+            return false;
+        add_share(engine, s, 1);
+        room--;
+    }
+    TAILQ_FOREACH (s, &engine->running, queue) {
+        int rows = s->target - s->launched;
+
+        if (room == 0)
+            break;
+        if (rows <= 0)
+            continue;
+        add_share(engine, s, rows < room ? rows : room);
+        room -= rows < room ? rows : room;
+    }
+    return true;
+}
+
+/* ---- fill ------------------------------------------------------------------------------------ */
+
+static void fill_rows(const struct pd_engine *engine, const struct pd_sequence *s, int rows,
+                      struct pd_step *step)
+{
+    int size = engine->options.block_size;
+
+    for (int i = 0; i < rows; i++) {
+        int position = s->launched + i, row = step->tokens + i;
+
+        step->token[row] = position < s->count ? s->tokens[position] : PD_TOKEN_OF_SLOT(s->slot);
+        step->position[row] = position;
+        step->sequence[row] = step->sequences;
+        step->kv_slot[row] = s->blocks[position / size] * size + position % size;
+    }
+}
+
+/* Writes one share into the step. False: the step has no room for its sample's parameters. */
+static bool fill_share(const struct pd_engine *engine, struct pd_share *share, struct pd_step *step)
+{
+    const struct pd_sequence *s = share->sequence;
+    int index = step->sequences, blocks = pd_engine_blocks_for(engine, share->end);
+
+    if (share->end >= s->target) { /* the last known token is among the rows: a new one follows */
+        struct pd_sample_point point = {
+            .row = step->tokens + share->rows - 1,
+            .slot = s->slot,
+            .draw = (uint32_t)(share->end - s->prompt),
+            .history = share->end,
+            .prompt = s->prompt,
+        };
+
+        share->sample = step->samples;
+        if (!pd_sampling_fill(&s->request->sampling, &engine->eos, &point, step))
+            return false;
+    }
+    fill_rows(engine, s, share->rows, step);
+    step->slot[index] = s->slot;
+    step->first[index] = step->tokens;
+    step->length[index] = share->rows;
+    step->context[index] = share->end;
+    memcpy(step->blocks + (size_t)index * (size_t)step->max_blocks, s->blocks,
+           (size_t)blocks * sizeof(*s->blocks));
+    step->tokens += share->rows;
+    step->sequences++;
+    return true;
+}
+
+static int write_history(struct pd_engine *engine, struct pd_sequence *s)
+{
+    if (!s->history_behind)
+        return PD_KERNEL_OK;
+    s->history_behind = false;
+    return pd_history_write(engine->device, s->slot, 0, s->tokens, s->launched);
+}
+
+/* The whole plan into the step and the flight. A share that finds no room is the first in line next
+ * time. */
+static int fill(struct pd_engine *engine, struct pd_step *step, struct pd_flight *flight)
+{
+    flight->count = 0;
+    for (int i = 0; i < engine->plan_count; i++) {
+        struct pd_share *share = &engine->plan[i];
+        struct pd_sequence *s = share->sequence;
+        int status;
+
+        if (!fill_share(engine, share, step)) {
+            TAILQ_REMOVE(&engine->running, s, queue);
+            TAILQ_INSERT_HEAD(&engine->running, s, queue);
+            continue;
+        }
+        status = write_history(engine, s);
+        if (status != PD_KERNEL_OK)
+            return status;
+        s->launched = share->end;
+        s->pending += share->sample >= 0;
+        s->in_flight++;
+        flight->shares[flight->count++] = *share;
+    }
+    return PD_KERNEL_OK;
+}
+
+/* ---- a lost device --------------------------------------------------------------------------- */
+
+static void lose_device(struct pd_engine *engine, const char *what)
+{
+    pd_log(PD_LOG_ERROR, "engine", "%s: %s; every request is refused from here on", what,
+           pd_device_error(engine->device));
+    engine->lost = true;
+    while (engine->flight_count > 0) {
+        struct pd_flight *flight = &engine->flights[engine->first_flight];
+
+        for (int i = 0; i < flight->count; i++) {
+            flight->shares[i].sequence->in_flight--;
+            pd_sequence_settle(engine, flight->shares[i].sequence);
+        }
+        engine->first_flight = (engine->first_flight + 1) % PD_FLIGHTS;
+        engine->flight_count--;
+    }
+    pd_sequence_abort_all(engine, PD__V1__FAILED__CODE__INTERNAL, "the worker's device has failed");
+}
+
+/* ---- collect --------------------------------------------------------------------------------- */
+
+/* Waits for the oldest flight. False: the device is lost. */
+static bool wait_for(struct pd_engine *engine, const struct pd_flight *flight)
+{
+    uint64_t start = pd_clock_ns(), next_ms = WATCHDOG_MS;
+
+    for (;;) {
+        int status = pd_step_wait(engine->device, flight->number, WAIT_MS);
+        uint64_t waited_ms = (pd_clock_ns() - start) / 1000000;
+
+        if (status == PD_KERNEL_OK)
+            return true;
+        if (status != PD_KERNEL_TIMEOUT || waited_ms >= LOST_MS)
+            return false;
+        if (waited_ms < next_ms)
+            continue;
+        pd_log(PD_LOG_WARN, "engine",
+               "step %" PRIu64 " (%d rows, %d sequences) has been running for %" PRIu64 " ms",
+               flight->number, flight->rows, flight->count, waited_ms);
+        next_ms *= 2;
+    }
+}
+
+static void smooth(uint32_t *value, uint64_t sample)
+{
+    uint64_t limit = sample < UINT32_MAX ? sample : UINT32_MAX;
+
+    *value = *value == 0 ? (uint32_t)limit : (uint32_t)(((uint64_t)*value * 7 + limit) / 8);
+}
+
+static void measure(struct pd_engine *engine, const struct pd_flight *flight)
+{
+    uint64_t now = pd_clock_ns(), start = flight->launched_ns;
+    int prefilled = 0;
+
+    for (int i = 0; i < flight->count; i++)
+        prefilled += flight->shares[i].prefill ? flight->shares[i].rows : 0;
+    if (start < engine->device_free_ns)
+        start = engine->device_free_ns; /* it stood in line behind the step before */
+    engine->device_free_ns = now;
+    engine->load.steps++;
+    engine->load.tokens_prefilled += (uint64_t)prefilled;
+    smooth(&engine->load.step_us, (now - start) / 1000);
+    if (prefilled > 0)
+        smooth(&engine->load.prefill_us_per_token_x1000, (now - start) / (uint64_t)flight->rows);
+}
+
+/* The model's numbers went wrong for this sequence alone: nobody else may meet its KV. */
+static void fail_fault(struct pd_engine *engine, struct pd_sequence *s)
+{
+    for (int i = 0; i < s->block_count; i++)
+        pd_block_pool_forget(engine->pool, s->blocks[i]);
+    pd_log(PD_LOG_ERROR, "engine", "request %s: no finite logit after %d tokens",
+           s->request->request_id, s->count);
+    pd_sequence_abort(engine, s, PD__V1__FAILED__CODE__INTERNAL,
+                      "the model produced no usable number for this request");
+}
+
+static void accept_sample(struct pd_engine *engine, const struct pd_step *step,
+                          const struct pd_share *share)
+{
+    struct pd_sequence *s = share->sequence;
+    struct pd_token_logprob logprobs[1 + PD_TOP_MAX];
+    int at = share->sample;
+    struct pd_sampled sampled = {
+        .token = step->sampled[at],
+        .logprobs = logprobs,
+        .stride = s->request->sampling.logprobs,
+    };
+
+    if (step->sample_fault[at] || sampled.token < 0 || sampled.token >= engine->vocabulary) {
+        fail_fault(engine, s);
+        return;
+    }
+    if (sampled.stride > 0) {
+        logprobs[0] = (struct pd_token_logprob){sampled.token, step->sampled_logprob[at]};
+        for (int i = 1; i < sampled.stride; i++)
+            logprobs[i] = (struct pd_token_logprob){step->top_token[at * PD_TOP_MAX + i - 1],
+                                                    step->top_logprob[at * PD_TOP_MAX + i - 1]};
+    }
+    if (!share->prefill)
+        engine->load.tokens_decoded++;
+    pd_answer_accept(engine, s, &sampled);
+}
+
+static void collect_share(struct pd_engine *engine, const struct pd_step *step,
+                          const struct pd_share *share)
+{
+    struct pd_sequence *s = share->sequence;
+
+    s->in_flight--;
+    s->pending -= share->sample >= 0;
+    if (s->phase == PD_PHASE_ENDED) {
+        pd_sequence_settle(engine, s);
+        return;
+    }
+    s->collected = share->end;
+    pd_sequence_publish(engine, s);
+    if (s->request->route == PD_ROUTE_PREFILL)
+        pd_kvx_ready(engine->kvx, s->number, (uint32_t)s->collected);
+    if (share->sample >= 0)
+        accept_sample(engine, step, share);
+}
+
+static void collect(struct pd_engine *engine)
+{
+    const struct pd_flight *flight = &engine->flights[engine->first_flight];
+
+    if (!wait_for(engine, flight)) {
+        lose_device(engine, "a step does not end");
+        return;
+    }
+    engine->first_flight = (engine->first_flight + 1) % PD_FLIGHTS;
+    engine->flight_count--;
+    measure(engine, flight);
+    for (int i = 0; i < flight->count; i++)
+        collect_share(engine, flight->step, &flight->shares[i]);
+    pd_engine_flush(engine);
+}
+
+/* ---- launch ---------------------------------------------------------------------------------- */
+
+/* Finds a plan that the blocks suffice for. First what is in flight is collected, since answers may
+ * have ended; then the youngest go back to the queue. */
+static void make_plan(struct pd_engine *engine)
+{
+    while (!plan(engine)) {
+        if (engine->flight_count > 0)
+            collect(engine);
+        else if (!pd_preempt_youngest(engine))
+            break;
+    }
+}
+
+static bool launch(struct pd_engine *engine)
+{
+    struct pd_flight *flight;
+    struct pd_step *step;
+    uint64_t now;
+
+    make_plan(engine);
+    if (engine->lost || engine->plan_count == 0)
+        return false;
+    flight = &engine->flights[(engine->first_flight + engine->flight_count) % PD_FLIGHTS];
+    flight->count = 0;
+    engine->flight_count++;
+    if (pd_step_acquire(engine->device, &step) != PD_KERNEL_OK ||
+        fill(engine, step, flight) != PD_KERNEL_OK ||
+        pd_graph_launch(engine->graph, step) != PD_KERNEL_OK) {
+        lose_device(engine, "a step cannot be launched");
+        return false;
+    }
+    now = pd_clock_ns();
+    flight->number = step->number;
+    flight->step = step;
+    flight->rows = step->tokens;
+    flight->launched_ns = now;
+    for (int i = 0; i < flight->count; i++)
+        if (!flight->shares[i].sequence->started_ns)
+            flight->shares[i].sequence->started_ns = now;
+    return true;
+}
+
+bool pd_step_turn(struct pd_engine *engine)
+{
+    int before = engine->flight_count;
+    bool launched = !engine->lost && launch(engine);
+
+    if (engine->flight_count == PD_FLIGHTS || (!launched && engine->flight_count > 0))
+        collect(engine);
+    return launched || before > 0;
+}
