@@ -1,0 +1,14 @@
+# End to end: real nginx, real workers, the real model, real clients.
+
+PYTHON  := build/venv/bin/python
+CLUSTER := PD_BUILD=$(BUILD) t/cluster
+
+.PHONY: check-e2e
+check-e2e: all venv model
+	PD_BUILD=$(BUILD) t/e2e/same_text
+	$(CLUSTER) --kv shm -- $(PYTHON) t/e2e/leaving.py
+	$(CLUSTER) --kv tcp -- $(PYTHON) t/e2e/leaving.py
+	$(CLUSTER) --mixed 1 -- $(PYTHON) t/e2e/leaving.py
+	$(CLUSTER) --prefill 2 --decode 2 --nginx-workers 2 -- $(PYTHON) t/e2e/killing.py
+	$(CLUSTER) --register -- $(PYTHON) t/e2e/openai_client.py
+	$(CLUSTER) -- sh t/e2e/curl.sh
