@@ -44,6 +44,11 @@ void pd_pretokenizer_destroy(struct pd_pretokenizer *pretokenizer)
     free(pretokenizer);
 }
 
+enum {
+    STEPS = 10 * 1000 * 1000, /* of one match, whatever the text */
+    STEPS_PER_SYMBOL = 8,     /* and for a long run that an expression goes back over */
+};
+
 /* ---- one split
  * ----------------------------------------------------------------------------------- */
 
@@ -52,6 +57,7 @@ struct split {
     const char *cursor; /* in the text: where the next piece begins */
     bool ascii;         /* one byte of text for each symbol */
     pcre2_match_data *found;
+    pcre2_match_context *limits;
     pd_piece_fn piece;
     void *context;
     struct pd_error *error;
@@ -75,10 +81,10 @@ static int find_match(struct split *split, size_t level, const uint8_t *symbols,
                       size_t from)
 {
     const pcre2_code *code = split->rules->codes[level];
-    int result = pcre2_match(code, symbols, count, from, 0, split->found, NULL);
+    int result = pcre2_match(code, symbols, count, from, 0, split->found, split->limits);
 
     if (result == PCRE2_ERROR_JIT_STACKLIMIT)
-        result = pcre2_match(code, symbols, count, from, PCRE2_NO_JIT, split->found, NULL);
+        result = pcre2_match(code, symbols, count, from, PCRE2_NO_JIT, split->found, split->limits);
     if (result >= 0)
         return 1;
     if (result == PCRE2_ERROR_NOMATCH)
@@ -119,6 +125,13 @@ static int split_part(struct split *split, size_t level, const uint8_t *symbols,
     return status;
 }
 
+static uint32_t steps_for(size_t symbols)
+{
+    uint64_t steps = STEPS + (uint64_t)STEPS_PER_SYMBOL * symbols;
+
+    return steps < UINT32_MAX ? (uint32_t)steps : UINT32_MAX;
+}
+
 static void spell(const struct pd_alphabet *alphabet, const char *text, size_t length,
                   uint8_t *symbols, size_t *count)
 {
@@ -140,6 +153,7 @@ int pd_pretokenizer_split(const struct pd_pretokenizer *pretokenizer, const char
                           .cursor = text,
                           .ascii = pd_ascii_prefix(text, length) == length,
                           .found = pcre2_match_data_create(1, NULL),
+                          .limits = pcre2_match_context_create(NULL),
                           .piece = piece,
                           .context = context,
                           .error = error};
@@ -148,14 +162,16 @@ int pd_pretokenizer_split(const struct pd_pretokenizer *pretokenizer, const char
     size_t count = length;
     int status;
 
-    if (!split.found || !symbols) {
+    if (!split.found || !split.limits || !symbols) {
         status = pd_fail(error, PD_NO_MEMORY, "no memory to split text");
     } else {
         if (!split.ascii)
             spell(&pretokenizer->alphabet, text, length, spelling, &count);
+        pcre2_set_match_limit(split.limits, steps_for(count));
         status = split_part(&split, 0, symbols, count);
     }
     free(spelling);
+    pcre2_match_context_free(split.limits);
     pcre2_match_data_free(split.found);
     return status;
 }

@@ -11,24 +11,18 @@
 /* ---- the alphabet of bytes
  * ------------------------------------------------------------------------ */
 
-/* Printable Latin-1 stands for itself; the other 68 bytes are 0x100, 0x101, ... in ascending order.
- */
-static bool byte_is_printable(int byte)
-{
-    return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
-}
-
-/* The byte that a character of the alphabet stands for, or -1. */
+/* The byte that a character of the alphabet stands for, or -1. Printable Latin-1 stands for itself; the
+ * other 68 bytes, in ascending order, are the characters from U+0100 on. */
 static int byte_of(uint32_t character)
 {
-    int byte, next = 0x100;
-
-    if (character < 0x100)
-        return byte_is_printable((int)character) ? (int)character : -1;
-    for (byte = 0; byte < 0x100; byte++)
-        if (!byte_is_printable(byte) && next++ == (int)character)
-            return byte;
-    return -1;
+    if ((character >= 0x21 && character <= 0x7E) || (character >= 0xA1 && character <= 0xAC) ||
+        (character >= 0xAE && character <= 0xFF))
+        return (int)character;
+    if (character >= 0x100 && character <= 0x120)
+        return (int)character - 0x100; /* 0x00 to 0x20 */
+    if (character >= 0x121 && character <= 0x142)
+        return (int)character - 0x121 + 0x7F; /* 0x7F to 0xA0 */
+    return character == 0x143 ? 0xAD : -1;
 }
 
 size_t pd_unspell(const char *spelling, size_t length, char *out)
