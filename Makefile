@@ -129,7 +129,7 @@ $(HELP_LIB): $(HELP_OBJ)
 	@rm -f $@
 	$(AR) rcs $@ $^
 
-$(BUILD)/t/unit/test_engine $(BUILD)/t/unit/test_engine_routes: $(BUILD)/t/unit/double_model.o
+$(BUILD)/t/unit/test_engine $(BUILD)/t/unit/test_engine_routes $(BUILD)/t/unit/test_engine_kvx: $(BUILD)/t/unit/double_model.o
 $(BUILD)/t/unit/test_engine_routes: $(BUILD)/t/unit/double_kvx.o
 
 $(BUILD)/t/unit/test_%: $(BUILD)/t/unit/test_%.o $(HELP_LIB) $(ROOM_LIBS)

@@ -119,7 +119,7 @@ void lab_open(struct lab *lab, const struct lab_options *options)
     struct pd_engine_options engine = {
         .role = PD_ROLE_MIXED,
         .instance = options->instance ? options->instance : "lab",
-        .kv_address = "127.0.0.1:1",
+        .kv_address = options->instance ? options->instance : "lab",
         .boot = 99,
         .max_model_len = options->model.max_model_len,
         .max_tokens = options->model.max_tokens,

@@ -1,0 +1,348 @@
+/* Two engines and the real hand-off between them, over shared memory and over TCP: the same answers,
+ * and under a storm of cancels no wrong token, no missing last word and no missing block. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "proto/pd.pb-c.h"
+#include "t/unit/engine_lab.h"
+#include "t/unit/kernel_rig.h"
+
+enum { LONG = 24, MANY = 40, LINKS = 64 };
+
+/* One worker. */
+struct end {
+    struct lab lab;
+    struct pd_kvx *kvx;
+    struct pd_export memory;
+    const char *name;
+};
+
+static struct end source, reader;
+
+/* ---- the control streams, in place of the link room --------------------------------------------- */
+
+static struct {
+    pthread_mutex_t lock;
+    struct {
+        uint64_t reader_id, source_id;
+        bool alive;
+    } links[LINKS];
+    int count;
+} wire = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void on_open(void *context, uint64_t id, const char *address)
+{
+    assert_ptr_equal(context, &reader);
+    assert_string_equal(address, source.name);
+    pthread_mutex_lock(&wire.lock);
+    assert_true(wire.count < LINKS);
+    wire.links[wire.count].reader_id = id;
+    wire.links[wire.count].source_id = pd_kvx_next_link_id(source.kvx);
+    wire.links[wire.count].alive = true;
+    pd_kvx_reader_up(source.kvx, wire.links[wire.count].source_id, reader.name);
+    pd_kvx_link_up(reader.kvx, id);
+    wire.count++;
+    pthread_mutex_unlock(&wire.lock);
+}
+
+static void on_send(void *context, uint64_t id, uint8_t *bytes, size_t length)
+{
+    bool from_reader = context == &reader;
+
+    pthread_mutex_lock(&wire.lock);
+    for (int i = 0; i < wire.count; i++) {
+        if (id != (from_reader ? wire.links[i].reader_id : wire.links[i].source_id))
+            continue;
+        if (wire.links[i].alive)
+            pd_kvx_receive(from_reader ? source.kvx : reader.kvx,
+                           from_reader ? wire.links[i].source_id : wire.links[i].reader_id, bytes,
+                           length);
+    }
+    pthread_mutex_unlock(&wire.lock);
+    free(bytes);
+}
+
+static void on_close(void *context, uint64_t id)
+{
+    bool from_reader = context == &reader;
+
+    pthread_mutex_lock(&wire.lock);
+    for (int i = 0; i < wire.count; i++) {
+        if (!wire.links[i].alive ||
+            id != (from_reader ? wire.links[i].reader_id : wire.links[i].source_id))
+            continue;
+        wire.links[i].alive = false;
+        pd_kvx_link_down(from_reader ? source.kvx : reader.kvx,
+                         from_reader ? wire.links[i].source_id : wire.links[i].reader_id,
+                         "the other end hung up");
+    }
+    pthread_mutex_unlock(&wire.lock);
+}
+
+/* ---- a pair ------------------------------------------------------------------------------------- */
+
+static void open_end(struct end *end, const char *name, const struct lab_options *options,
+                     const char *transport)
+{
+    struct lab_options mine = *options;
+    struct pd_kvx_options kvx = {
+        .instance = name,
+        .boot = 99,
+        .transport = transport,
+        .bind_host = "127.0.0.1",
+        .max_model_len = (uint32_t)options->model.max_model_len,
+        .callbacks = {.link = end, .open_link = on_open, .close_link = on_close, .send = on_send},
+    };
+    struct pd_error error;
+
+    mine.instance = end->name = name;
+    lab_open(&end->lab, &mine);
+    assert_int_equal(pd_buffer_export(end->lab.model->pool.buffer, &end->memory), PD_KERNEL_OK);
+    kvx.fingerprint = end->lab.model->fingerprint;
+    kvx.pool = end->lab.model->pool;
+    kvx.memory = end->memory;
+    pd_engine_kvx_callbacks(end->lab.engine, &kvx.callbacks);
+    if (pd_kvx_create(&kvx, &end->kvx, &error) != PD_OK)
+        fail_msg("%s", error.text);
+}
+
+static void open_pair(const struct lab_options *prefill, const struct lab_options *decode,
+                      const char *transport)
+{
+    wire.count = 0;
+    open_end(&source, "source", prefill, transport);
+    open_end(&reader, "reader", decode, transport);
+}
+
+static void start_pair(void)
+{
+    lab_start(&source.lab, source.kvx);
+    lab_start(&reader.lab, reader.kvx);
+}
+
+static void close_end(struct end *end)
+{
+    pd_kvx_destroy(end->kvx);
+    close(end->memory.fd);
+    lab_close(&end->lab);
+}
+
+static void close_pair(void)
+{
+    lab_stop(&reader.lab);
+    lab_stop(&source.lab);
+    close_end(&reader);
+    close_end(&source);
+}
+
+/* ---- requests ----------------------------------------------------------------------------------- */
+
+/* Prompts that share beginnings: kinds 0 to 3, lengths 20 to 99. */
+static const char *text_of(uint64_t id)
+{
+    static char texts[LAB_REQUESTS][100];
+    uint64_t random = id;
+    size_t length = 20 + pd_rig_random(&random) % 80;
+
+    for (size_t i = 0; i < length; i++)
+        texts[id][i] = (char)('a' + (i * (id % 4 + 1) + (i > 60 ? id : 0)) % 26);
+    texts[id][length] = '\0';
+    return texts[id];
+}
+
+static void sampling_of(uint64_t id, struct pd_sampling *sampling)
+{
+    sampling->temperature = id % 2 ? 1.1f : 0;
+    sampling->repetition = 1.2f;
+    sampling->top_p = 0.9f;
+    sampling->seed = id;
+    sampling->max_tokens = LONG;
+}
+
+static const int32_t *oracle_of(uint64_t id)
+{
+    static int32_t answers[LAB_REQUESTS][LONG];
+    static bool known[LAB_REQUESTS];
+    struct pd_sampling sampling = {0};
+
+    sampling_of(id, &sampling);
+    if (!known[id])
+        lab_oracle(text_of(id), &sampling, answers[id], LONG);
+    known[id] = true;
+    return answers[id];
+}
+
+static void submit_to_source(uint64_t id)
+{
+    struct pd_request *request = lab_request(&source.lab, id, text_of(id), LONG);
+
+    sampling_of(id, &request->sampling);
+    request->route = PD_ROUTE_PREFILL;
+    lab_submit(&source.lab, request);
+}
+
+static void submit_to_reader(struct lab *lab, const struct pd_placed *placed)
+{
+    uint64_t id = placed->id.request;
+    struct pd_request *request = lab_request(&reader.lab, id, "", LONG);
+
+    (void)lab;
+    assert_true(placed->has_ticket);
+    sampling_of(id, &request->sampling);
+    request->route = PD_ROUTE_DECODE;
+    request->ticket = placed->ticket;
+    lab_submit(&reader.lab, request);
+}
+
+/* ---- the same answers --------------------------------------------------------------------------- */
+
+static void same_answers(const char *transport)
+{
+    struct lab_options p = lab_defaults(), d = lab_defaults();
+
+    p.model.max_tokens = 20;
+    p.model.kv_blocks = 50; /* blocks are used again and again */
+    d.model.max_seqs = d.model.max_tokens = MANY;
+    d.model.kv_blocks = 700;
+    open_pair(&p, &d, transport);
+    source.lab.on_placed = submit_to_reader;
+    start_pair();
+    for (uint64_t id = 0; id < MANY; id++)
+        submit_to_source(id);
+    for (uint64_t id = 0; id < MANY; id++) {
+        lab_expect(&source.lab, id, oracle_of(id), 1);
+        lab_expect(&reader.lab, id, oracle_of(id), LONG);
+        assert_string_equal(reader.lab.answers[id].end.timing.kv.transport, transport);
+    }
+    assert_true(lab_load(&reader.lab).cache_hit_tokens > 0);
+    assert_true(lab_load(&source.lab).cache_hit_tokens > 0);
+    close_pair();
+}
+
+static void test_same_answers_over_shm(void **state)
+{
+    (void)state;
+    same_answers("shm");
+}
+
+static void test_same_answers_over_tcp(void **state)
+{
+    (void)state;
+    same_answers("tcp");
+}
+
+/* ---- a storm ------------------------------------------------------------------------------------ */
+
+/* What becomes of a request is drawn from its id: which side is cancelled, and when. */
+static uint64_t fate_of(uint64_t id)
+{
+    uint64_t random = id + 1000;
+
+    return pd_rig_random(&random) % 8;
+}
+
+static void source_placed(struct lab *lab, const struct pd_placed *placed)
+{
+    uint64_t fate = fate_of(placed->id.request);
+
+    if (fate != 0)
+        submit_to_reader(lab, placed);
+    if (fate <= 1)
+        pd_engine_cancel(lab->engine, placed->id);
+    if (fate == 2)
+        pd_engine_cancel(reader.lab.engine, placed->id);
+}
+
+static void source_said(struct lab *lab, const struct pd_output *output)
+{
+    uint64_t fate = fate_of(output->id.request);
+
+    if (fate == 3)
+        pd_engine_cancel(lab->engine, output->id);
+    if (fate == 4)
+        pd_engine_cancel(reader.lab.engine, output->id);
+}
+
+static void reader_placed(struct lab *lab, const struct pd_placed *placed)
+{
+    if (fate_of(placed->id.request) == 5)
+        pd_engine_cancel(lab->engine, placed->id);
+}
+
+static void reader_said(struct lab *lab, const struct pd_output *output)
+{
+    if (fate_of(output->id.request) == 6 && output->position > 10)
+        pd_engine_cancel(lab->engine, output->id);
+}
+
+static void expect_true_tokens(const struct lab_answer *answer, uint64_t id)
+{
+    assert_int_equal(answer->last_words, 1);
+    assert_memory_equal(answer->tokens, oracle_of(id),
+                        (size_t)answer->count * sizeof(*answer->tokens));
+}
+
+static void storm(const char *transport)
+{
+    struct lab_options p = lab_defaults(), d = lab_defaults();
+    int well = 0;
+
+    p.model.kv_blocks = 40;
+    p.model.max_tokens = 9;
+    d.model.max_seqs = 6;
+    d.model.kv_blocks = 60;
+    open_pair(&p, &d, transport);
+    source.lab.on_placed = source_placed;
+    source.lab.on_output = source_said;
+    reader.lab.on_placed = reader_placed;
+    reader.lab.on_output = reader_said;
+    start_pair();
+    for (uint64_t id = 0; id < MANY; id++)
+        submit_to_source(id);
+    for (uint64_t id = 0; id < MANY; id++) {
+        const struct lab_answer *answer;
+
+        expect_true_tokens(lab_wait(&source.lab, id), id);
+        if (fate_of(id) != 0) {
+            answer = lab_wait(&reader.lab, id);
+            expect_true_tokens(answer, id);
+            well += !answer->failed;
+            if (!answer->failed)
+                assert_int_equal(answer->count, LONG);
+        }
+        pd_engine_cancel(source.lab.engine, lab_id(id)); /* as the dispatcher does at every end */
+    }
+    assert_true(well > 0);
+    close_pair();
+}
+
+static void test_storm_over_shm(void **state)
+{
+    (void)state;
+    storm("shm");
+}
+
+static void test_storm_over_tcp(void **state)
+{
+    (void)state;
+    storm("tcp");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_answers_over_shm),
+        cmocka_unit_test(test_same_answers_over_tcp),
+        cmocka_unit_test(test_storm_over_shm),
+        cmocka_unit_test(test_storm_over_tcp),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
