@@ -11,4 +11,10 @@ check-link: $(BUILD)/t/link/fake_worker venv
 	TSAN_OPTIONS="suppressions=$(CURDIR)/t/tsan.suppressions $$TSAN_OPTIONS" PD_BUILD=$(BUILD) \
 	    build/venv/bin/python t/link/test_link.py
 
+# The same answers from one worker and from a pair, on the real model.
+.PHONY: check-pair
+check-pair: worker venv model
+	TSAN_OPTIONS="suppressions=$(CURDIR)/t/tsan.suppressions $$TSAN_OPTIONS" PD_BUILD=$(BUILD) \
+	    build/venv/bin/python t/link/pair.py build/model/SmolLM2-135M-Instruct.Q4_1.gguf
+
 -include $(wildcard $(BUILD)/t/link/*.d)

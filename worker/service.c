@@ -1,0 +1,458 @@
+#include "worker/service.h"
+
+#include <errno.h>
+#include <grpc/grpc.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "worker/base/clock.h"
+#include "worker/link/address.h"
+#include "worker/link/link.h"
+#include "worker/sizing.h"
+#include "worker/version.h"
+
+enum { TOKEN_BYTES_MAX = 256, PROGRESS_NS = 1000000000 };
+
+struct pd_service {
+    const struct pd_options *options;
+    struct pd_sizing sizing;
+    struct pd_model_files *files;
+    struct pd_device *device;
+    struct pd_device_info info;
+    struct pd_kv_pool pool;
+    struct pd_model *model;
+    struct pd_export memory; /* fd -1: none */
+
+    bool grpc_is_up, engine_runs;
+    struct pd_link *link;
+    struct pd_engine *engine;
+    struct pd_kvx *kvx;
+    struct pd_link_identity identity;
+    struct pd_link_registration registration;
+    const char *transports[2];
+    char address[PD_ADDRESS_MAX + 1];    /* listened on */
+    char reachable[PD_ADDRESS_MAX + 1];  /* what peers dial */
+    char registered[PD_ADDRESS_MAX + 1]; /* what dispatchers dial */
+    char instance[129], numerics[129], token[TOKEN_BYTES_MAX + 1];
+};
+
+/* ---- progress ----------------------------------------------------------------------------------- */
+
+/* Loading calls this from several threads at once; one of them a second says something. */
+struct progress {
+    pthread_mutex_t lock;
+    uint64_t said_ns;
+    void (*poll)(void);
+};
+
+static void say_progress(void *context, const char *stage, uint64_t done, uint64_t total)
+{
+    struct progress *progress = context;
+    uint64_t now = pd_clock_ns();
+
+    if (progress->poll)
+        progress->poll();
+    pthread_mutex_lock(&progress->lock);
+    if (total && now - progress->said_ns >= PROGRESS_NS) {
+        progress->said_ns = now;
+        pd_log(PD_LOG_INFO, "model", "%s: %d %%", stage,
+               (int)(100.0 * (double)done / (double)total));
+    }
+    pthread_mutex_unlock(&progress->lock);
+}
+
+/* ---- loading ------------------------------------------------------------------------------------ */
+
+static int usable_cores(void)
+{
+    cpu_set_t set;
+
+    return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+static int open_device(struct pd_service *service, struct pd_error *error)
+{
+    const struct pd_options *options = service->options;
+    char why[256] = "";
+    struct pd_device_options device = {
+        .kind = options->device,
+        .threads = (int)options->threads,
+        .isa = options->isa,
+        .max_tokens = (int)options->max_num_batched_tokens,
+        .max_seqs = (int)options->max_num_seqs,
+        .max_model_len = service->sizing.max_model_len,
+        .block_size = (int)options->block_size,
+        .vocabulary = pd_model_files_config(service->files)->vocabulary,
+    };
+
+    if (pd_device_open(&device, &service->device, why, sizeof(why)) != PD_KERNEL_OK)
+        return pd_fail(error, PD_UNSUPPORTED, "--device %s: %s", options->device, why);
+    pd_device_describe(service->device, &service->info);
+    return PD_OK;
+}
+
+static int make_pool(struct pd_service *service, struct pd_error *error)
+{
+    char size[32];
+    size_t bytes;
+
+    service->pool = service->sizing.pool;
+    bytes = pd_kvx_pool_bytes(&service->pool);
+    if (pd_buffer_create(service->device, PD_BUFFER_KV, bytes, &service->pool.buffer) !=
+        PD_KERNEL_OK)
+        return pd_fail(error, PD_NO_MEMORY,
+                       "no KV pool of %s: %s; --kv-cache-memory makes it smaller",
+                       pd_size_text(bytes, size), pd_device_error(service->device));
+    return PD_OK;
+}
+
+static int load_model(struct pd_service *service, void (*poll)(void), struct pd_error *error)
+{
+    struct progress progress = {.said_ns = pd_clock_ns(), .poll = poll};
+    int threads = (int)service->options->threads;
+    struct pd_model_options options = {
+        .max_model_len = service->sizing.max_model_len,
+        .max_tokens = (int)service->options->max_num_batched_tokens,
+        .max_seqs = (int)service->options->max_num_seqs,
+        .pool = &service->pool,
+        .threads = threads ? threads : usable_cores(),
+        .progress = say_progress,
+        .context = &progress,
+    };
+    int status;
+
+    pthread_mutex_init(&progress.lock, NULL);
+    status = pd_model_load(service->files, service->device, &options, &service->model, error);
+    pthread_mutex_destroy(&progress.lock);
+    return status;
+}
+
+static int decide_sizes(struct pd_service *service, struct pd_error *error)
+{
+    const struct pd_model_config *config = pd_model_files_config(service->files);
+    int status =
+        pd_sizing_decide(service->options, config, pd_memory_available(), &service->sizing, error);
+
+    if (status == PD_OK && service->sizing.len_was_reduced)
+        pd_log(PD_LOG_WARN, "worker",
+               "the KV pool holds %d tokens, the model could take %d: --kv-cache-memory makes room",
+               service->sizing.max_model_len, config->context);
+    return status;
+}
+
+int pd_service_load(const struct pd_options *options, void (*poll)(void), struct pd_service **out,
+                    struct pd_error *error)
+{
+    struct pd_service *service = calloc(1, sizeof(*service));
+    int status;
+
+    if (!service)
+        return pd_fail(error, PD_NO_MEMORY, "out of memory");
+    service->options = options;
+    service->memory.fd = -1;
+    status = pd_model_files_open(options->model, &service->files, error);
+    if (status == PD_OK)
+        status = decide_sizes(service, error);
+    if (status == PD_OK)
+        status = open_device(service, error);
+    if (status == PD_OK)
+        status = make_pool(service, error);
+    if (status == PD_OK)
+        status = load_model(service, poll, error);
+    if (status != PD_OK)
+        pd_service_destroy(service);
+    else
+        *out = service;
+    return status;
+}
+
+/* ---- --check ------------------------------------------------------------------------------------ */
+
+static void print_digest(FILE *out, const char *name, const uint8_t digest[PD_DIGEST])
+{
+    fprintf(out, "  %-14s ", name);
+    for (int i = 0; i < PD_DIGEST; i++)
+        fprintf(out, "%02x", digest[i]);
+    fputc('\n', out);
+}
+
+static void name_numerics(const struct pd_service *service, char *text, size_t size)
+{
+    snprintf(text, size, "%.90s kv=%s pd=%s", service->info.numerics,
+             pd_dtype_name(service->pool.type), PD_VERSION);
+}
+
+void pd_service_describe(const struct pd_service *service, FILE *out)
+{
+    const struct pd_model_config *config = pd_model_files_config(service->files);
+    const struct pd_fingerprint *print = pd_model_fingerprint(service->model);
+    const struct pd_options *options = service->options;
+    static const char *const roles[] = {"prefill", "decode", "mixed"};
+    char size[32], numerics[129];
+
+    name_numerics(service, numerics, sizeof(numerics));
+    fprintf(out, "model            %s\n", options->model);
+    fprintf(out, "served as        %s, role %s\n", options->served_model_name,
+            roles[options->role]);
+    fprintf(out, "architecture     %s%s%s%s\n", config->architecture, *config->name ? " (" : "",
+            config->name, *config->name ? ")" : "");
+    fprintf(out,
+            "shape            %d layers, hidden %d, feed forward %d, %d heads, %d KV heads of %d, "
+            "vocabulary %d\n",
+            config->layers, config->hidden, config->feed_forward, config->heads, config->kv_heads,
+            config->head_dim, config->vocabulary);
+    fprintf(out, "weights          %s in the files\n", pd_size_text(config->weight_bytes, size));
+    fprintf(out, "chat template    %s\n",
+            pd_model_files_template(service->files) ? "yes" : "none: chat is refused");
+    fprintf(out, "fingerprint (SHA-256)\n");
+    print_digest(out, "weights", print->weights);
+    print_digest(out, "tokenizer", print->tokenizer);
+    print_digest(out, "chat template", print->chat_template);
+    print_digest(out, "layout", print->layout);
+    fprintf(out, "numerics         %s\n", numerics);
+    fprintf(out, "device           %s\n", service->info.name);
+    fprintf(out, "KV pool          %s: %lld blocks of %d tokens, %s\n",
+            pd_size_text(pd_kvx_pool_bytes(&service->pool), size), (long long)service->pool.blocks,
+            service->pool.block_size, pd_dtype_name(service->pool.type));
+    fprintf(out, "longest sequence %d tokens (the model: %d)\n", service->sizing.max_model_len,
+            config->context);
+    fprintf(out, "per step         %lld tokens, %lld sequences\n",
+            (long long)options->max_num_batched_tokens, (long long)options->max_num_seqs);
+}
+
+/* ---- serving ------------------------------------------------------------------------------------ */
+
+static int read_token(struct pd_service *service, struct pd_error *error)
+{
+    const char *path = service->options->dispatcher_token_file;
+    char line[TOKEN_BYTES_MAX + 2] = "";
+    FILE *file;
+
+    if (!*path)
+        return PD_OK;
+    file = fopen(path, "re");
+    if (!file)
+        return pd_fail(error, PD_IO, "--dispatcher-token-file %s: %s", path, strerror(errno));
+    if (!fgets(line, sizeof(line), file))
+        line[0] = '\0';
+    fclose(file);
+    line[strcspn(line, "\r\n")] = '\0';
+    if (!*line || strlen(line) > TOKEN_BYTES_MAX)
+        return pd_fail(error, PD_INVALID,
+                       "--dispatcher-token-file %s: its first line must have 1 to %d bytes", path,
+                       TOKEN_BYTES_MAX);
+    strcpy(service->token, line);
+    return PD_OK;
+}
+
+/* Who this worker is to others, now that its port is known. */
+static int name_addresses(struct pd_service *service, struct pd_error *error)
+{
+    const struct pd_options *options = service->options;
+    const char *host = *options->kv_bind ? options->kv_bind : options->host;
+    int port = pd_link_port(service->link);
+
+    if (!pd_address_format(options->host, port, service->address, sizeof(service->address)) ||
+        !pd_address_format(host, port, service->reachable, sizeof(service->reachable)))
+        return pd_fail(error, PD_INVALID, "--host %s is too long", options->host);
+    if (pd_address_is_wildcard(options->host))
+        snprintf(service->registered, sizeof(service->registered), ":%d", port);
+    else
+        strcpy(service->registered, service->address);
+    snprintf(service->instance, sizeof(service->instance), "%.128s",
+             *options->name ? options->name : service->reachable);
+    return PD_OK;
+}
+
+static int draw_boot(struct pd_service *service, struct pd_error *error)
+{
+    do {
+        if (getrandom(&service->identity.boot, sizeof(service->identity.boot), 0) !=
+            sizeof(service->identity.boot))
+            return pd_fail(error, PD_IO, "the system gives no random numbers: %s", strerror(errno));
+    } while (service->identity.boot == 0);
+    return PD_OK;
+}
+
+static void fill_identity(struct pd_service *service)
+{
+    const struct pd_options *options = service->options;
+    struct pd_link_identity *identity = &service->identity;
+    bool any = !strcmp(options->kv_transport, "auto");
+
+    name_numerics(service, service->numerics, sizeof(service->numerics));
+    service->transports[0] = any ? "shm" : options->kv_transport;
+    service->transports[1] = "tcp";
+    identity->instance = service->instance;
+    identity->model = options->served_model_name;
+    identity->zone = options->zone;
+    identity->revision = options->revision;
+    identity->numerics_id = service->numerics;
+    identity->address = service->registered;
+    identity->role = (enum pd_role)options->role;
+    identity->fingerprint = *pd_model_fingerprint(service->model);
+    identity->max_model_len = (uint32_t)service->sizing.max_model_len;
+    identity->block_size = (uint32_t)options->block_size;
+    identity->max_num_seqs = (uint32_t)options->max_num_seqs;
+    identity->vocabulary = (uint32_t)pd_model_files_config(service->files)->vocabulary;
+    identity->max_num_batched_tokens = (uint32_t)options->max_num_batched_tokens;
+    identity->kv_blocks = (uint64_t)service->pool.blocks;
+    identity->max_submit_bytes = (uint64_t)options->max_submit_bytes;
+    identity->kv_transports = service->transports;
+    identity->kv_transport_count = any ? 2 : 1;
+    identity->tokenizer = pd_model_files_tokenizer(service->files);
+    identity->chat_template = pd_model_files_template(service->files);
+    service->registration = (struct pd_link_registration){
+        options->dispatchers, (size_t)options->dispatcher_count, service->token};
+}
+
+static int make_link(struct pd_service *service, struct pd_error *error)
+{
+    const struct pd_options *options = service->options;
+    struct pd_link_listen where = {.host = options->host,
+                                   .port = (int)options->port,
+                                   .tls_cert = options->tls_cert,
+                                   .tls_key = options->tls_key,
+                                   .tls_ca = options->tls_ca};
+
+    /* gRPC writes lines of its own to stderr; whoever wants them says so. */
+    setenv("GRPC_VERBOSITY", "NONE", 0);
+    grpc_init();
+    service->grpc_is_up = true;
+    return pd_link_create(&where, &service->link, error);
+}
+
+static int make_engine(struct pd_service *service, struct pd_error *error)
+{
+    const struct pd_options *options = service->options;
+    struct pd_engine_options engine = {
+        .role = (enum pd_role)options->role,
+        .instance = service->instance,
+        .kv_address = service->reachable,
+        .boot = service->identity.boot,
+        .max_model_len = service->sizing.max_model_len,
+        .max_tokens = (int)options->max_num_batched_tokens,
+        .max_seqs = (int)options->max_num_seqs,
+        .block_size = (int)options->block_size,
+        .kv_blocks = service->pool.blocks,
+        .prefix_caching = options->prefix_caching,
+        .max_waiting = (int)options->max_waiting,
+    };
+
+    pd_link_engine_events(service->link, &engine.events);
+    return pd_engine_create(&engine, service->model, pd_model_files_config(service->files),
+                            service->device, &service->engine, error);
+}
+
+static int make_kvx(struct pd_service *service, struct pd_error *error)
+{
+    const struct pd_options *options = service->options;
+    struct pd_kvx_options kvx = {
+        .instance = service->instance,
+        .boot = service->identity.boot,
+        .fingerprint = service->identity.fingerprint,
+        .pool = service->pool,
+        .transport = options->kv_transport,
+        .bind_host = *options->kv_bind ? options->kv_bind : options->host,
+        .max_model_len = (uint32_t)service->sizing.max_model_len,
+    };
+
+    if (pd_buffer_export(service->pool.buffer, &service->memory) != PD_KERNEL_OK)
+        return pd_fail(error, PD_UNSUPPORTED, "the KV pool cannot be shown to others: %s",
+                       pd_device_error(service->device));
+    kvx.memory = service->memory;
+    pd_engine_kvx_callbacks(service->engine, &kvx.callbacks);
+    pd_link_kvx_callbacks(service->link, &kvx.callbacks);
+    return pd_kvx_create(&kvx, &service->kvx, error);
+}
+
+int pd_service_start(struct pd_service *service, struct pd_error *error)
+{
+    int status = read_token(service, error);
+
+    if (status == PD_OK)
+        status = draw_boot(service, error);
+    if (status == PD_OK)
+        status = make_link(service, error);
+    if (status == PD_OK)
+        status = name_addresses(service, error);
+    if (status != PD_OK)
+        return status;
+    fill_identity(service);
+    status = make_engine(service, error);
+    if (status == PD_OK)
+        status = make_kvx(service, error);
+    if (status == PD_OK)
+        status = pd_engine_start(service->engine, service->kvx, error);
+    if (status != PD_OK)
+        return status;
+    service->engine_runs = true;
+    return pd_link_start(service->link, &service->identity, &service->registration, service->engine,
+                         service->kvx, error);
+}
+
+const char *pd_service_address(const struct pd_service *service)
+{
+    return service->address;
+}
+
+int pd_service_port(const struct pd_service *service)
+{
+    return pd_link_port(service->link);
+}
+
+void pd_service_log_ready(const struct pd_service *service)
+{
+    static const char *const roles[] = {"prefill", "decode", "mixed"};
+    char size[32];
+
+    pd_log(PD_LOG_INFO, "pd-worker",
+           "ready address=%s role=%s model=%s instance=%s max_model_len=%d kv_blocks=%lld (%s)",
+           service->address, roles[service->options->role], service->options->served_model_name,
+           service->instance, service->sizing.max_model_len, (long long)service->pool.blocks,
+           pd_size_text(pd_kvx_pool_bytes(&service->pool), size));
+}
+
+/* ---- the end ------------------------------------------------------------------------------------ */
+
+void pd_service_drain(struct pd_service *service, uint32_t deadline_ms)
+{
+    pd_link_drain(service->link, deadline_ms);
+    pd_engine_drain(service->engine);
+}
+
+bool pd_service_idle(const struct pd_service *service)
+{
+    return pd_engine_idle(service->engine) && pd_link_idle(service->link);
+}
+
+void pd_service_destroy(struct pd_service *service)
+{
+    if (service->engine_runs)
+        pd_engine_stop(service->engine);
+    if (service->link && service->engine_runs && service->kvx)
+        pd_link_release_kvx(service->link);
+    if (service->kvx)
+        pd_kvx_destroy(service->kvx);
+    if (service->link)
+        pd_link_destroy(service->link);
+    if (service->engine)
+        pd_engine_destroy(service->engine);
+    if (service->grpc_is_up)
+        grpc_shutdown_blocking();
+    if (service->memory.fd >= 0)
+        close(service->memory.fd);
+    if (service->model)
+        pd_model_destroy(service->model);
+    if (service->pool.buffer)
+        pd_buffer_destroy(service->pool.buffer);
+    if (service->device)
+        pd_device_close(service->device);
+    if (service->files)
+        pd_model_files_close(service->files);
+    free(service);
+}
