@@ -1,0 +1,113 @@
+
+/*
+ * Submits: everything around a prompt, packed when the request is known.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include <sys/random.h>
+
+#include "ngx_http_pd_openai.h"
+
+
+static char *ngx_http_pd_submit_string(ngx_pool_t *pool, ngx_str_t *value);
+
+
+ngx_int_t
+ngx_http_pd_openai_submit(ngx_http_pd_openai_t *request, ngx_uint_t n,
+    ngx_http_pd_submit_t *about, ngx_chain_t **submit, ngx_chain_t **options)
+{
+    size_t               size;
+    ngx_buf_t           *b;
+    ngx_chain_t         *head, *alone;
+    Pd__V1__Submit       packed;
+    ngx_http_pd_rope_t  *prompts;
+
+    pd__v1__submit__init(&packed);
+
+    packed.model = (char *) request->model.data;
+    packed.request_id = ngx_http_pd_submit_string(request->pool, &about->id);
+    packed.tenant = ngx_http_pd_submit_string(request->pool, &about->tenant);
+    packed.traceparent = ngx_http_pd_submit_string(request->pool,
+                                                   &about->traceparent);
+    packed.deadline_us = (uint64_t) about->deadline * 1000;
+    packed.sampling = &request->sampling;
+
+    if (packed.request_id == NULL || packed.tenant == NULL
+        || packed.traceparent == NULL)
+    {
+        return NGX_ERROR;
+    }
+
+    if (!request->seeded) {
+        request->sampling.seed = ngx_http_pd_random();
+    }
+
+    size = pd__v1__submit__get_packed_size(&packed);
+
+    b = ngx_create_temp_buf(request->pool, size);
+    head = ngx_alloc_chain_link(request->pool);
+    alone = ngx_alloc_chain_link(request->pool);
+
+    if (b == NULL || head == NULL || alone == NULL) {
+        return NGX_ERROR;
+    }
+
+    b->last += pd__v1__submit__pack(&packed, b->last);
+
+    prompts = request->prompts.elts;
+
+    head->buf = b;
+    head->next = prompts[n].first;
+
+    alone->buf = b;
+    alone->next = NULL;
+
+    *submit = head;
+    *options = alone;
+
+    return NGX_OK;
+}
+
+
+static char *
+ngx_http_pd_submit_string(ngx_pool_t *pool, ngx_str_t *value)
+{
+    u_char  *p;
+
+    p = ngx_pnalloc(pool, value->len + 1);
+    if (p == NULL) {
+        return NULL;
+    }
+
+    ngx_memcpy(p, value->data, value->len);
+    p[value->len] = '\0';
+
+    return (char *) p;
+}
+
+
+uint64_t
+ngx_http_pd_random(void)
+{
+    uint64_t         z;
+    static uint64_t  state;
+
+    /* splitmix64: a counter, started anywhere, and a good mixer */
+
+    if (state == 0
+        && getrandom(&state, sizeof(state), 0) != (ssize_t) sizeof(state))
+    {
+        state = ((uint64_t) ngx_random() << 32) ^ (uint64_t) ngx_pid;
+    }
+
+    state += 0x9e3779b97f4a7c15;
+
+    z = state;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+
+    return z ^ (z >> 31);
+}

@@ -1,0 +1,225 @@
+
+/*
+ * Ropes; see ngx_http_pd_rope.h.
+ */
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+#include "ngx_http_pd_json.h"
+#include "ngx_http_pd_rope.h"
+
+
+static ngx_buf_t *ngx_http_pd_rope_room(ngx_http_pd_rope_t *rope, size_t len);
+static size_t ngx_http_pd_rope_escape_byte(u_char *dst, u_char *p,
+    u_char *last, size_t *used);
+
+
+u_char *
+ngx_http_pd_rope_reserve(ngx_http_pd_rope_t *rope, size_t len)
+{
+    u_char     *p;
+    ngx_buf_t  *b;
+
+    b = ngx_http_pd_rope_room(rope, len);
+    if (b == NULL) {
+        return NULL;
+    }
+
+    p = b->last;
+
+    b->last += len;
+    rope->size += len;
+
+    return p;
+}
+
+
+ngx_int_t
+ngx_http_pd_rope_append(ngx_http_pd_rope_t *rope, u_char *p, size_t len)
+{
+    size_t      n;
+    ngx_buf_t  *b;
+
+    while (len) {
+        b = ngx_http_pd_rope_room(rope, 1);
+        if (b == NULL) {
+            return NGX_ERROR;
+        }
+
+        n = ngx_min(len, (size_t) (b->end - b->last));
+
+        b->last = ngx_cpymem(b->last, p, n);
+        rope->size += n;
+
+        p += n;
+        len -= n;
+    }
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_pd_rope_escape(ngx_http_pd_rope_t *rope, u_char *p, size_t len)
+{
+    size_t   n, used;
+    u_char  *last, *plain, escaped[6];
+
+    last = p + len;
+
+    for ( ;; ) {
+        plain = ngx_http_pd_json_plain(p, last);
+
+        if (ngx_http_pd_rope_append(rope, p, plain - p) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+        if (plain == last) {
+            return NGX_OK;
+        }
+
+        n = ngx_http_pd_rope_escape_byte(escaped, plain, last, &used);
+
+        if (ngx_http_pd_rope_append(rope, escaped, n) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+        p = plain + used;
+    }
+}
+
+
+ngx_chain_t *
+ngx_http_pd_rope_take(ngx_http_pd_rope_t *rope)
+{
+    ngx_chain_t  *cl;
+
+    cl = rope->first;
+
+    rope->first = NULL;
+    rope->last = NULL;
+    rope->size = 0;
+
+    return cl;
+}
+
+
+static ngx_buf_t *
+ngx_http_pd_rope_room(ngx_http_pd_rope_t *rope, size_t len)
+{
+    ngx_buf_t    *b;
+    ngx_chain_t  *cl, *none;
+
+    if (rope->last
+        && len <= (size_t) (rope->last->buf->end - rope->last->buf->last))
+    {
+        return rope->last->buf;
+    }
+
+    none = NULL;
+
+    cl = ngx_chain_get_free_buf(rope->pool, rope->free ? rope->free : &none);
+    if (cl == NULL) {
+        return NULL;
+    }
+
+    b = cl->buf;
+
+    if (b->start == NULL) {
+        b->start = ngx_pnalloc(rope->pool, rope->buffer);
+        if (b->start == NULL) {
+            return NULL;
+        }
+
+        b->end = b->start + rope->buffer;
+        b->temporary = 1;
+        b->tag = rope->tag;
+
+        if (rope->free == NULL) {
+            rope->buffer = ngx_min(rope->buffer * 2,
+                                   NGX_HTTP_PD_ROPE_MAX_BUFFER);
+        }
+    }
+
+    b->pos = b->start;
+    b->last = b->start;
+    b->flush = 0;
+    b->last_buf = 0;
+    b->last_in_chain = 0;
+
+    cl->next = NULL;
+
+    if (rope->last) {
+        rope->last->next = cl;
+
+    } else {
+        rope->first = cl;
+    }
+
+    rope->last = cl;
+
+    return b;
+}
+
+
+/* what cannot stand in a string as it is; returns the escape's length */
+
+static size_t
+ngx_http_pd_rope_escape_byte(u_char *dst, u_char *p, u_char *last,
+    size_t *used)
+{
+    static u_char  hex[] = "0123456789abcdef";
+
+    *used = 1;
+
+    switch (*p) {
+
+    case '"':
+    case '\\':
+        dst[0] = '\\';
+        dst[1] = *p;
+        return 2;
+
+    case '\n':
+        dst[0] = '\\';
+        dst[1] = 'n';
+        return 2;
+
+    case '\r':
+        dst[0] = '\\';
+        dst[1] = 'r';
+        return 2;
+
+    case '\t':
+        dst[0] = '\\';
+        dst[1] = 't';
+        return 2;
+
+    default:
+        break;
+    }
+
+    if (*p < 0x20) {
+        dst[0] = '\\';
+        dst[1] = 'u';
+        dst[2] = '0';
+        dst[3] = '0';
+        dst[4] = hex[*p >> 4];
+        dst[5] = hex[*p & 0xf];
+        return 6;
+    }
+
+    /* one replacement for a broken character, not one for each byte of it */
+
+    while (p + *used < last && (p[*used] & 0xc0) == 0x80) {
+        (*used)++;
+    }
+
+    dst[0] = 0xef;
+    dst[1] = 0xbf;
+    dst[2] = 0xbd;
+
+    return 3;
+}

@@ -1,0 +1,58 @@
+
+/*
+ * A rope: bytes of unknown number in a chain of buffers.
+ *
+ * Prompts on their way in and answers on their way out are written once, in
+ * order, into buffers that never move.  Room for a length that is known only
+ * later is reserved in front and filled in afterwards.
+ *
+ *     first                        last
+ *     [############|  ] -> [#######|          ]
+ *                   `- too little for the reserve() that came next
+ *
+ * A rope with a list of free buffers (a stream's) takes its buffers there, all
+ * of one size, so that the pool does not grow with what passes through.  A
+ * rope without one (a prompt's) doubles its buffers as it grows.
+ */
+
+
+#ifndef _NGX_HTTP_PD_ROPE_H_INCLUDED_
+#define _NGX_HTTP_PD_ROPE_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+
+
+#define NGX_HTTP_PD_ROPE_MAX_BUFFER  65536
+
+
+typedef struct {
+    ngx_pool_t      *pool;
+    ngx_chain_t     *first;
+    ngx_chain_t     *last;
+    ngx_chain_t    **free;      /* NULL: none */
+    ngx_buf_tag_t    tag;
+    size_t           buffer;    /* bytes of the next buffer */
+    size_t           size;      /* bytes written so far */
+} ngx_http_pd_rope_t;
+
+
+/* room for "len" (<= rope->buffer) bytes in one piece, counted as written */
+u_char *ngx_http_pd_rope_reserve(ngx_http_pd_rope_t *rope, size_t len);
+
+ngx_int_t ngx_http_pd_rope_append(ngx_http_pd_rope_t *rope, u_char *p,
+    size_t len);
+
+/* "p" as the inside of a JSON string; what is not UTF-8 becomes U+FFFD */
+ngx_int_t ngx_http_pd_rope_escape(ngx_http_pd_rope_t *rope, u_char *p,
+    size_t len);
+
+#define ngx_http_pd_rope_literal(rope, text)                                  \
+    ngx_http_pd_rope_append(rope, (u_char *) text, sizeof(text) - 1)
+
+/* hands the buffers over and leaves the rope empty; NULL if it was */
+ngx_chain_t *ngx_http_pd_rope_take(ngx_http_pd_rope_t *rope);
+
+
+#endif /* _NGX_HTTP_PD_ROPE_H_INCLUDED_ */
