@@ -87,6 +87,8 @@ static void on_send(void *context, uint64_t id, uint8_t *bytes, size_t length)
     for (size_t i = 0; i < net->link_count && !found; i++) {
         struct kvx_link *link = &net->links[i];
 
+        if (!link->alive)
+            continue;
         parcel->link = i;
         parcel->to_source = link->reader == from && link->reader_id == id;
         found = parcel->to_source || (link->source == from && link->source_id == id);

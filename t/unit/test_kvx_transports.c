@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -81,6 +82,500 @@ static void whole_prompt_arrives(void **state)
     close_pair(pair);
 }
 
+/* 23 MiB in one run: long reads, a full window, several turns. */
+static void large_prompt_arrives(void **state)
+{
+    struct pair *pair = open_pair(state, &kvx_large);
+    struct kvx_prompt prompt;
+    int32_t blocks[384];
+
+    kvx_prompt_init(&prompt, pair->source, 1, 360 * 16 - 3, NULL, 5);
+    for (int32_t i = 0; i < 360; i++)
+        blocks[i] = i < 100 ? i : i + 20; /* one gap */
+    run_through(pair, &prompt, 1, 0, blocks);
+    kvx_assert_only(pair->reader, &prompt, 0, blocks);
+    close_pair(pair);
+}
+
+/* No two blocks adjacent: as many ranges as there can be. */
+static void fragmented_prompt_arrives(void **state)
+{
+    struct pair *pair = open_pair(state, &kvx_large);
+    struct kvx_prompt prompt;
+    int32_t from[384], blocks[384];
+
+    for (int32_t i = 0; i < 384; i++)
+        from[i] = i * 5 % 384;
+    scatter(blocks, 384, 384);
+    for (size_t i = 0; i < 383; i++)
+        if (blocks[i] + 1 == blocks[i + 1])
+            fail();
+    kvx_prompt_init(&prompt, pair->source, 1, 380 * 16, from, 0);
+    run_through(pair, &prompt, 1, 0, blocks);
+    kvx_assert_only(pair->reader, &prompt, 0, blocks);
+    close_pair(pair);
+}
+
+static void only_missing_blocks_are_read(void **state)
+{
+    struct pair *pair = open_pair(state, &kvx_small);
+    struct kvx_prompt prompt;
+    int32_t blocks[64];
+
+    kvx_prompt_init(&prompt, pair->source, 1, 80, NULL, 3);
+    scatter(blocks, prompt.blocks, 64);
+    run_through(pair, &prompt, 1, 7, blocks);
+    kvx_assert_only(pair->reader, &prompt, 7, blocks);
+    kvx_junk(pair->reader);
+    kvx_prompt_init(&prompt, pair->source, 2, 80, NULL, 3);
+    run_through(pair, &prompt, 2, 10, blocks); /* all of them are held */
+    kvx_assert_only(pair->reader, &prompt, 10, blocks);
+    close_pair(pair);
+}
+
+static void fetch(struct pair *pair, const struct kvx_prompt *prompt, uint64_t id)
+{
+    struct pd_ticket ticket;
+
+    kvx_ticket(pair->source, prompt, &ticket);
+    assert_int_equal(pd_kvx_fetch(pair->reader->kvx, id, &ticket), PD_OK);
+}
+
+static void chunks_are_read_while_the_source_computes(void **state)
+{
+    struct pair *pair = open_pair(state, &kvx_small);
+    struct kvx_prompt prompt;
+    struct kvx_event event;
+    int32_t blocks[64];
+
+    kvx_prompt_init(&prompt, pair->source, 1, 40, NULL, 3);
+    scatter(blocks, prompt.blocks, 64);
+    assert_int_equal(kvx_offer(pair->source, &prompt, 1), PD_OK);
+    pd_kvx_ready(pair->source->kvx, 1, 8); /* before the claim */
+    fetch(pair, &prompt, 1);
+    kvx_expect(pair->reader, KVX_CLAIMED, 1);
+    pd_kvx_fetch_want(pair->reader->kvx, 1, 0, blocks, prompt.blocks);
+    for (uint32_t ready = 16; ready <= 40; ready += 8) {
+        size_t index = ready / 8 - 2; /* what was ready before is there, at the latest soon */
+
+        while (!kvx_holds(pair->reader, 1, index, blocks[index]))
+            usleep(200);
+        assert_false(kvx_holds(pair->reader, 1, index + 1, blocks[index + 1]));
+        pd_kvx_ready(pair->source->kvx, 1, ready);
+    }
+    assert_int_equal(kvx_count(pair->reader, KVX_COMPLETE, 1), 0);
+    pd_kvx_complete(pair->source->kvx, 1, 7, 0, 0);
+    event = kvx_expect(pair->reader, KVX_COMPLETE, 1);
+    assert_int_equal(event.stats.chunks, 5);
+    kvx_assert_only(pair->reader, &prompt, 0, blocks);
+    kvx_expect(pair->source, KVX_RELEASED, 1);
+    close_pair(pair);
+}
+
+enum { CROWD = 40 };
+
+/* Many at once, over one link: none takes the other's bytes. */
+static void many_prompts_share_a_link(void **state)
+{
+    struct pair *pair = open_pair(state, &kvx_large);
+    static struct kvx_prompt prompts[CROWD];
+    int32_t blocks[CROWD][16];
+
+    for (size_t i = 0; i < CROWD; i++) {
+        kvx_prompt_init(&prompts[i], pair->source, 100 + i, 9 * 16, NULL, (int32_t)(i * 9));
+        assert_int_equal(kvx_offer(pair->source, &prompts[i], 1), PD_OK);
+        fetch(pair, &prompts[i], 100 + i);
+    }
+    for (size_t i = 0; i < CROWD; i++) {
+        for (size_t n = 0; n < 9; n++)
+            blocks[i][n] = (int32_t)(383 - (i * 9 + n));
+        kvx_expect(pair->reader, KVX_CLAIMED, 100 + i);
+        pd_kvx_fetch_want(pair->reader->kvx, 100 + i, 0, blocks[i], 9);
+    }
+    for (size_t i = 0; i < CROWD; i++)
+        pd_kvx_complete(pair->source->kvx, 100 + i, (uint32_t)i, 0, 0);
+    for (size_t i = 0; i < CROWD; i++) {
+        assert_int_equal(kvx_expect(pair->reader, KVX_COMPLETE, 100 + i).token, i);
+        kvx_expect(pair->source, KVX_RELEASED, 100 + i);
+        for (size_t n = 0; n < 9; n++)
+            assert_true(kvx_holds(pair->reader, 100 + i, n, blocks[i][n]));
+    }
+    assert_int_equal(kvx_streams(&pair->net), 1);
+    close_pair(pair);
+}
+
+/* A worker can be source and reader at once, also of one peer. */
+static void both_directions_at_once(void **state)
+{
+    struct pair *pair = open_pair(state, &kvx_small);
+    struct kvx_prompt there, back;
+    struct pd_ticket ticket;
+    int32_t blocks[8] = {50, 51, 52, 53, 54, 55, 56, 57};
+
+    kvx_prompt_init(&there, pair->source, 1, 64, NULL, 0);
+    kvx_prompt_init(&back, pair->reader, 2, 64, NULL, 10);
+    assert_int_equal(kvx_offer(pair->source, &there, 1), PD_OK);
+    assert_int_equal(kvx_offer(pair->reader, &back, 1), PD_OK);
+    pd_kvx_complete(pair->source->kvx, 1, 1, 0, 0);
+    pd_kvx_complete(pair->reader->kvx, 2, 2, 0, 0);
+    fetch(pair, &there, 1);
+    kvx_ticket(pair->reader, &back, &ticket);
+    assert_int_equal(pd_kvx_fetch(pair->source->kvx, 2, &ticket), PD_OK);
+    kvx_expect(pair->reader, KVX_CLAIMED, 1);
+    kvx_expect(pair->source, KVX_CLAIMED, 2);
+    pd_kvx_fetch_want(pair->reader->kvx, 1, 0, blocks, 8);
+    pd_kvx_fetch_want(pair->source->kvx, 2, 0, blocks, 8);
+    kvx_expect(pair->reader, KVX_COMPLETE, 1);
+    kvx_expect(pair->source, KVX_COMPLETE, 2);
+    for (size_t i = 0; i < 8; i++) {
+        assert_true(kvx_holds(pair->reader, 1, i, blocks[i]));
+        assert_true(kvx_holds(pair->source, 2, i, blocks[i]));
+    }
+    close_pair(pair);
+}
+
+/* Cancelled before the link is up, while claiming, before and after `want`, while reading. */
+static void cancel_at_every_stage(void **state)
+{
+    struct pair *pair = open_pair(state, &kvx_large);
+    struct kvx_prompt prompt;
+    int32_t blocks[384];
+
+    for (int32_t i = 0; i < 384; i++)
+        blocks[i] = i;
+    for (uint64_t stage = 0; stage < 5; stage++) {
+        kvx_prompt_init(&prompt, pair->source, 10 + stage, 300 * 16, NULL, 0);
+        assert_int_equal(kvx_offer(pair->source, &prompt, 1), PD_OK);
+        pd_kvx_ready(pair->source->kvx, 10 + stage, 300 * 16);
+        fetch(pair, &prompt, stage);
+        if (stage > 1)
+            kvx_expect(pair->reader, KVX_CLAIMED, stage);
+        if (stage > 2)
+            pd_kvx_fetch_want(pair->reader->kvx, stage, 0, blocks, prompt.blocks);
+        if (stage > 3)
+            while (!kvx_holds(pair->reader, 10 + stage, 0, 0) &&
+                   kvx_count(pair->reader, KVX_COMPLETE, stage) == 0)
+                usleep(100);
+        pd_kvx_fetch_cancel(pair->reader->kvx, stage);
+        assert_true(kvx_expect(pair->reader, KVX_CLOSED, stage).cancelled);
+        /* The blocks are the engine's again: whatever is written now stays. */
+        kvx_junk(pair->reader);
+        if (stage < 2)
+            pd_kvx_revoke(pair->source->kvx, 10 + stage, "cancelled"); /* by the dispatcher */
+        kvx_expect(pair->source, KVX_RELEASED, 10 + stage);
+        usleep(2000);
+        kvx_assert_only(pair->reader, &prompt, prompt.blocks, blocks);
+        assert_int_equal(kvx_count(pair->reader, KVX_COMPLETE, stage), 0);
+    }
+    close_pair(pair);
+}
+
+static void revoked_ticket_is_drained_and_released(void **state)
+{
+    struct pair *pair = open_pair(state, &kvx_small);
+    struct kvx_prompt prompt;
+    struct kvx_event event;
+    int32_t blocks[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+
+    kvx_prompt_init(&prompt, pair->source, 1, 64, NULL, 0);
+    assert_int_equal(kvx_offer(pair->source, &prompt, 1), PD_OK);
+    pd_kvx_ready(pair->source->kvx, 1, 32);
+    fetch(pair, &prompt, 1);
+    kvx_expect(pair->reader, KVX_CLAIMED, 1);
+    pd_kvx_fetch_want(pair->reader->kvx, 1, 0, blocks, 8);
+    pd_kvx_revoke(pair->source->kvx, 1, "the step failed");
+    event = kvx_expect(pair->reader, KVX_CLOSED, 1);
+    assert_false(event.cancelled);
+    assert_string_equal(event.why, "the step failed");
+    kvx_expect(pair->source, KVX_RELEASED, 1);
+    close_pair(pair);
+}
+
+static void unclaimed_tickets_are_withdrawn(void **state)
+{
+    struct pair *pair = open_pair(state, &kvx_small);
+    struct kvx_prompt prompt, other;
+
+    kvx_prompt_init(&prompt, pair->source, 1, 64, NULL, 0);
+    kvx_prompt_init(&other, pair->source, 2, 64, NULL, 20);
+    assert_int_equal(kvx_offer(pair->source, &prompt, 5), PD_OK);
+    assert_int_equal(kvx_offer(pair->source, &other, 6), PD_OK);
+    pd_kvx_forget_owner(pair->source->kvx, 5);
+    kvx_expect(pair->source, KVX_RELEASED, 1);
+    fetch(pair, &prompt, 1);
+    assert_non_null(strstr(kvx_expect(pair->reader, KVX_CLOSED, 1).why, "no such ticket"));
+    assert_int_equal(kvx_count(pair->source, KVX_RELEASED, 2), 0);
+    pd_kvx_revoke(pair->source->kvx, 2, "");
+    kvx_expect(pair->source, KVX_RELEASED, 2);
+    close_pair(pair);
+}
+
+static void short_claim(struct pd_kvx_options *options)
+{
+    options->claim_timeout_ms = 50;
+}
+
+static void unclaimed_ticket_meets_its_deadline(void **state)
+{
+    struct kvx_net net;
+    struct kvx_worker *source;
+    struct kvx_prompt prompt;
+
+    kvx_net_init(&net);
+    source = kvx_start(&net, "p0", *state, &kvx_small, short_claim);
+    kvx_prompt_init(&prompt, source, 1, 64, NULL, 0);
+    assert_int_equal(kvx_offer(source, &prompt, 1), PD_OK);
+    kvx_expect(source, KVX_RELEASED, 1);
+    kvx_net_free(&net);
+}
+
+/* The stream is cut in mid-transfer; the next fetch has a link of its own. */
+static void cut_stream_ends_the_fetch_and_frees_the_ticket(void **state)
+{
+    struct pair *pair = open_pair(state, &kvx_large);
+    struct kvx_prompt prompt;
+    int32_t blocks[384];
+
+    for (int32_t i = 0; i < 384; i++)
+        blocks[i] = i;
+    kvx_prompt_init(&prompt, pair->source, 1, 300 * 16, NULL, 0);
+    assert_int_equal(kvx_offer(pair->source, &prompt, 1), PD_OK);
+    pd_kvx_ready(pair->source->kvx, 1, 300 * 16);
+    fetch(pair, &prompt, 1);
+    kvx_expect(pair->reader, KVX_CLAIMED, 1);
+    pd_kvx_fetch_want(pair->reader->kvx, 1, 0, blocks, prompt.blocks);
+    kvx_cut(&pair->net);
+    assert_false(kvx_expect(pair->reader, KVX_CLOSED, 1).cancelled);
+    kvx_junk(pair->reader); /* ours again: nothing may land any more */
+    kvx_expect(pair->source, KVX_RELEASED, 1);
+    kvx_prompt_init(&prompt, pair->source, 2, 40, NULL, 0);
+    run_through(pair, &prompt, 2, 0, blocks);
+    kvx_assert_only(pair->reader, &prompt, 0, blocks);
+    assert_int_equal(kvx_streams(&pair->net), 2);
+    close_pair(pair);
+}
+
+static void quick_silence(struct pd_kvx_options *options)
+{
+    options->silence_ms = 300;
+}
+
+/* Nobody is told and nothing passes any more: each end finds out for itself. */
+static void silence_ends_the_link_at_both_ends(void **state)
+{
+    struct kvx_net net;
+    struct pair pair = {.transport = *state};
+    struct kvx_prompt prompt;
+    int32_t blocks[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+
+    kvx_net_init(&net);
+    pair.source = kvx_start(&net, "p0", *state, &kvx_small, quick_silence);
+    pair.reader = kvx_start(&net, "d0", *state, &kvx_small, quick_silence);
+    kvx_prompt_init(&prompt, pair.source, 1, 64, NULL, 0);
+    assert_int_equal(kvx_offer(pair.source, &prompt, 1), PD_OK);
+    fetch(&pair, &prompt, 1);
+    kvx_expect(pair.reader, KVX_CLAIMED, 1);
+    pd_kvx_fetch_want(pair.reader->kvx, 1, 0, blocks, 8);
+    kvx_cut_silently(&net);
+    kvx_expect(pair.reader, KVX_CLOSED, 1);
+    kvx_expect(pair.source, KVX_RELEASED, 1);
+    kvx_net_free(&net);
+}
+
+/* An idle link lives on heartbeats alone, far longer than the deadline. */
+static void heartbeats_keep_an_idle_link(void **state)
+{
+    struct kvx_net net;
+    struct pair pair = {.transport = *state};
+    struct kvx_prompt prompt;
+    struct pd_kvx_link_state link;
+    int32_t blocks[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+
+    kvx_net_init(&net);
+    pair.source = kvx_start(&net, "p0", *state, &kvx_small, quick_silence);
+    pair.reader = kvx_start(&net, "d0", *state, &kvx_small, quick_silence);
+    kvx_prompt_init(&prompt, pair.source, 1, 64, NULL, 0);
+    run_through(&pair, &prompt, 1, 0, blocks);
+    usleep(1200 * 1000);
+    assert_int_equal(pd_kvx_links(pair.reader->kvx, &link, 1), 1);
+    assert_true(link.up);
+    assert_string_equal(link.peer, "p0");
+    assert_string_equal(link.transport, *state);
+    assert_int_equal(link.transfers, 1);
+    assert_int_equal(link.bytes, 8 * 4 * pair.source->layout.block_bytes);
+    kvx_prompt_init(&prompt, pair.source, 2, 64, NULL, 0);
+    run_through(&pair, &prompt, 2, 0, blocks);
+    assert_int_equal(kvx_streams(&net), 1);
+    kvx_net_free(&net);
+}
+
+/* The source goes away in mid-transfer; another life of it, with a new boot, serves the next ticket and
+ * refuses the old one's. */
+static void source_dies_and_lives_again(void **state)
+{
+    struct pair *pair = open_pair(state, &kvx_small);
+    struct kvx_prompt prompt, old;
+    struct kvx_event event;
+    int32_t blocks[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+    struct pd_ticket stale;
+
+    kvx_prompt_init(&old, pair->source, 1, 64, NULL, 0);
+    assert_int_equal(kvx_offer(pair->source, &old, 1), PD_OK);
+    fetch(pair, &old, 1);
+    kvx_expect(pair->reader, KVX_CLAIMED, 1);
+    pd_kvx_fetch_want(pair->reader->kvx, 1, 0, blocks, 8);
+    kvx_ticket(pair->source, &old, &stale);
+    kvx_stop(pair->source);
+    kvx_expect(pair->reader, KVX_CLOSED, 1);
+    assert_int_equal(kvx_count(pair->source, KVX_RELEASED, 1), 1);
+    kvx_free(pair->source);
+    pair->source = kvx_start(&pair->net, "p0", pair->transport, &kvx_small, NULL);
+    pair->source->options.boot = stale.boot; /* of the ticket below */
+    kvx_prompt_init(&prompt, pair->source, 1, 64, NULL, 8);
+    run_through(pair, &prompt, 2, 0, blocks);
+    stale.boot ^= 1;
+    assert_int_equal(pd_kvx_fetch(pair->reader->kvx, 3, &stale), PD_OK);
+    event = kvx_expect(pair->reader, KVX_CLOSED, 3);
+    assert_non_null(strstr(event.why, "boot"));
+    close_pair(pair);
+}
+
+static void reader_dies_with_a_claim(void **state)
+{
+    struct pair *pair = open_pair(state, &kvx_small);
+    struct kvx_prompt prompt;
+    int32_t blocks[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+
+    kvx_prompt_init(&prompt, pair->source, 1, 64, NULL, 0);
+    assert_int_equal(kvx_offer(pair->source, &prompt, 1), PD_OK);
+    fetch(pair, &prompt, 1);
+    kvx_expect(pair->reader, KVX_CLAIMED, 1);
+    kvx_stop(pair->reader);
+    assert_int_equal(kvx_count(pair->reader, KVX_CLOSED, 1), 1);
+    kvx_expect(pair->source, KVX_RELEASED, 1);
+    kvx_free(pair->reader);
+    pair->reader = kvx_start(&pair->net, "d0", pair->transport, &kvx_small, NULL);
+    kvx_prompt_init(&prompt, pair->source, 2, 64, NULL, 0);
+    run_through(pair, &prompt, 2, 0, blocks);
+    close_pair(pair);
+}
+
+/* Control messages are held up while the ticket is cancelled on both sides, then come all at once. */
+static void late_messages_are_ignored(void **state)
+{
+    struct pair *pair = open_pair(state, &kvx_small);
+    struct kvx_prompt prompt;
+    int32_t blocks[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+
+    kvx_prompt_init(&prompt, pair->source, 1, 64, NULL, 0);
+    run_through(pair, &prompt, 1, 0, blocks);
+    kvx_prompt_init(&prompt, pair->source, 2, 64, NULL, 0);
+    assert_int_equal(kvx_offer(pair->source, &prompt, 1), PD_OK);
+    kvx_hold(&pair->net);
+    fetch(pair, &prompt, 2);
+    pd_kvx_fetch_cancel(pair->reader->kvx, 2);
+    assert_true(kvx_expect(pair->reader, KVX_CLOSED, 2).cancelled);
+    pd_kvx_complete(pair->source->kvx, 2, 1, 0, 0);
+    kvx_let_go(&pair->net);
+    kvx_expect(pair->source, KVX_RELEASED, 2);
+    kvx_prompt_init(&prompt, pair->source, 3, 64, NULL, 0);
+    run_through(pair, &prompt, 3, 0, blocks);
+    assert_int_equal(kvx_count(pair->reader, KVX_CLAIMED, 2), 0);
+    assert_int_equal(kvx_streams(&pair->net), 1);
+    close_pair(pair);
+}
+
+static void bad_tickets_are_refused_by_name(void **state)
+{
+    struct pair *pair = open_pair(state, &kvx_small);
+    struct kvx_prompt prompt;
+    struct pd_ticket ticket;
+    int32_t blocks[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+
+    kvx_prompt_init(&prompt, pair->source, 1, 64, NULL, 0);
+    assert_int_equal(kvx_offer(pair->source, &prompt, 1), PD_OK);
+    kvx_ticket(pair->source, &prompt, &ticket);
+    ticket.secret[7] ^= 1;
+    pd_kvx_fetch(pair->reader->kvx, 1, &ticket);
+    assert_non_null(strstr(kvx_expect(pair->reader, KVX_CLOSED, 1).why, "secret"));
+    kvx_ticket(pair->source, &prompt, &ticket);
+    ticket.epoch++;
+    pd_kvx_fetch(pair->reader->kvx, 2, &ticket);
+    assert_non_null(strstr(kvx_expect(pair->reader, KVX_CLOSED, 2).why, "epoch"));
+    kvx_ticket(pair->source, &prompt, &ticket);
+    ticket.generation++;
+    pd_kvx_fetch(pair->reader->kvx, 3, &ticket);
+    assert_non_null(strstr(kvx_expect(pair->reader, KVX_CLOSED, 3).why, "no such ticket"));
+    kvx_ticket(pair->source, &prompt, &ticket);
+    ticket.fingerprint.weights[0] ^= 1;
+    pd_kvx_fetch(pair->reader->kvx, 4, &ticket);
+    assert_non_null(strstr(kvx_expect(pair->reader, KVX_CLOSED, 4).why,
+                           "weights differ: source 5b5a5a5a..., reader 5a5a5a5a..."));
+    kvx_ticket(pair->source, &prompt, &ticket);
+    ticket.tokens--; /* the source's prompt is longer than the ticket says */
+    pd_kvx_fetch(pair->reader->kvx, 5, &ticket);
+    assert_non_null(strstr(kvx_expect(pair->reader, KVX_CLOSED, 5).why, "64 prompt tokens"));
+    kvx_expect(pair->source, KVX_RELEASED, 1); /* the claim was accepted: it is released (7) */
+    kvx_ticket(pair->source, &prompt, &ticket);
+    strcpy(ticket.address, "nowhere");
+    strcpy(ticket.instance, "p7");
+    pd_kvx_fetch(pair->reader->kvx, 6, &ticket);
+    assert_string_equal(kvx_expect(pair->reader, KVX_CLOSED, 6).why, "connection refused");
+    kvx_prompt_init(&prompt, pair->source, 9, 64, NULL, 0);
+    run_through(pair, &prompt, 9, 0, blocks); /* and all of it has hurt nobody */
+    close_pair(pair);
+}
+
+static void other_weights(struct pd_kvx_options *options)
+{
+    options->fingerprint.weights[0] = 1;
+}
+
+/* The ticket looks right, the source itself serves other weights by now. */
+static void source_with_other_weights_is_refused(void **state)
+{
+    struct pair *pair = open_pair(state, &kvx_small);
+    struct kvx_worker *other =
+        kvx_start(&pair->net, "p1", pair->transport, &kvx_small, other_weights);
+    struct kvx_prompt prompt;
+    struct pd_ticket ticket;
+
+    kvx_prompt_init(&prompt, other, 1, 64, NULL, 0);
+    assert_int_equal(kvx_offer(other, &prompt, 1), PD_OK);
+    kvx_ticket(other, &prompt, &ticket);
+    ticket.fingerprint = pair->reader->options.fingerprint;
+    pd_kvx_fetch(pair->reader->kvx, 1, &ticket);
+    assert_non_null(
+        strstr(kvx_expect(pair->reader, KVX_CLOSED, 1).why, "refused by p1: weights differ"));
+    close_pair(pair);
+}
+
+static void stop_with_everything_under_way(void **state)
+{
+    struct pair *pair = open_pair(state, &kvx_large);
+    struct kvx_prompt prompt, waiting;
+    int32_t blocks[384];
+
+    for (int32_t i = 0; i < 384; i++)
+        blocks[i] = i;
+    kvx_prompt_init(&prompt, pair->source, 1, 300 * 16, NULL, 0);
+    kvx_prompt_init(&waiting, pair->source, 2, 16, NULL, 320);
+    assert_int_equal(kvx_offer(pair->source, &prompt, 1), PD_OK);
+    assert_int_equal(kvx_offer(pair->source, &waiting, 1), PD_OK);
+    pd_kvx_ready(pair->source->kvx, 1, 300 * 16);
+    fetch(pair, &prompt, 1);
+    kvx_expect(pair->reader, KVX_CLAIMED, 1);
+    pd_kvx_fetch_want(pair->reader->kvx, 1, 0, blocks, prompt.blocks);
+    fetch(pair, &waiting, 2);
+    kvx_stop(pair->reader);
+    assert_int_equal(kvx_count(pair->reader, KVX_CLOSED, 1), 1);
+    assert_int_equal(kvx_count(pair->reader, KVX_CLOSED, 2), 1);
+    kvx_stop(pair->source);
+    assert_int_equal(kvx_count(pair->source, KVX_RELEASED, 1), 1);
+    assert_int_equal(kvx_count(pair->source, KVX_RELEASED, 2), 1);
+    close_pair(pair);
+}
+
 int main(void)
 {
     int failed = 0;
@@ -89,6 +584,26 @@ int main(void)
     for (size_t i = 0; i < 2; i++) {
         const struct CMUnitTest tests[] = {
             cmocka_unit_test_prestate(whole_prompt_arrives, transports[i]),
+            cmocka_unit_test_prestate(large_prompt_arrives, transports[i]),
+            cmocka_unit_test_prestate(fragmented_prompt_arrives, transports[i]),
+            cmocka_unit_test_prestate(only_missing_blocks_are_read, transports[i]),
+            cmocka_unit_test_prestate(chunks_are_read_while_the_source_computes, transports[i]),
+            cmocka_unit_test_prestate(many_prompts_share_a_link, transports[i]),
+            cmocka_unit_test_prestate(both_directions_at_once, transports[i]),
+            cmocka_unit_test_prestate(cancel_at_every_stage, transports[i]),
+            cmocka_unit_test_prestate(revoked_ticket_is_drained_and_released, transports[i]),
+            cmocka_unit_test_prestate(unclaimed_tickets_are_withdrawn, transports[i]),
+            cmocka_unit_test_prestate(unclaimed_ticket_meets_its_deadline, transports[i]),
+            cmocka_unit_test_prestate(cut_stream_ends_the_fetch_and_frees_the_ticket,
+                                      transports[i]),
+            cmocka_unit_test_prestate(silence_ends_the_link_at_both_ends, transports[i]),
+            cmocka_unit_test_prestate(heartbeats_keep_an_idle_link, transports[i]),
+            cmocka_unit_test_prestate(source_dies_and_lives_again, transports[i]),
+            cmocka_unit_test_prestate(reader_dies_with_a_claim, transports[i]),
+            cmocka_unit_test_prestate(late_messages_are_ignored, transports[i]),
+            cmocka_unit_test_prestate(bad_tickets_are_refused_by_name, transports[i]),
+            cmocka_unit_test_prestate(source_with_other_weights_is_refused, transports[i]),
+            cmocka_unit_test_prestate(stop_with_everything_under_way, transports[i]),
         };
 
         print_message("# over %s\n", transports[i]);

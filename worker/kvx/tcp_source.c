@@ -160,7 +160,7 @@ static bool begin_answer(struct connection *connection)
     return true;
 }
 
-enum progress { GO_ON, WAIT, LOST };
+enum progress { GO_ON, WAIT, TURN_OVER, LOST };
 
 /* Sends what the socket takes. The ticket must still be its link's: a reader that releases while it
  * has a request under way has broken the protocol, and must not see what comes next into those
@@ -180,7 +180,7 @@ static enum progress send_some(struct connection *connection, size_t *budget)
         return errno == EAGAIN || errno == EINTR ? WAIT : LOST;
     pd_iov_advance(connection->pieces, connection->piece_count, &connection->piece, (size_t)sent);
     if ((size_t)sent >= *budget)
-        return WAIT;
+        return TURN_OVER;
     *budget -= (size_t)sent;
     return GO_ON;
 }
@@ -223,11 +223,12 @@ static enum progress step(struct connection *connection, size_t *budget)
     return GO_ON;
 }
 
-/* Waiting with an answer unsent means waiting for room; that is also how a connection that has used
- * up its turn gets another one. */
+/* A connection whose turn is over may hold requests in its input that no event will tell of: it asks to
+ * be called again as soon as it can send. */
 static void handle(struct pd_watch *watch, uint32_t events)
 {
     struct connection *connection = PD_OWNER(watch, struct connection, watch);
+    struct pd_loop *loop = connection->tcp->base.loop;
     size_t budget = PD_TCP_TURN;
     enum progress progress;
 
@@ -237,9 +238,10 @@ static void handle(struct pd_watch *watch, uint32_t events)
     while (progress == GO_ON);
     if (progress == LOST)
         lose(connection, "a data connection was closed, or asked for what it may not read");
+    else if (progress == TURN_OVER || connection->piece < connection->piece_count)
+        pd_loop_change(loop, watch, EPOLLOUT);
     else
-        pd_loop_change(connection->tcp->base.loop, watch,
-                       connection->piece < connection->piece_count ? EPOLLOUT : EPOLLIN);
+        pd_loop_change(loop, watch, EPOLLIN);
 }
 
 /* ---- the listener
