@@ -147,6 +147,40 @@ check-module: module venv
 # check-NAME.
 include $(wildcard t/*/*.mk)
 
+# --- the whole test ---------------------------------------------------------------------------------
+
+MAKES    := $(MAKE) --no-print-directory -s
+PARALLEL := $(MAKES) -j$(shell nproc)
+ASAN     := BUILD=build/asan SANITIZER=address NGINX_SRC=$$(t/fetch-nginx)
+TSAN     := BUILD=build/tsan SANITIZER=thread
+NEWER    := BUILD=build/newer NGINX_SRC=$$(t/fetch-nginx trixie)
+
+.PHONY: test test-long
+test: venv model
+	@t/run \
+	    build='$(PARALLEL) all unit' \
+	    unit='$(MAKES) check-unit' \
+	    module='$(MAKES) check-module' \
+	    link='$(MAKES) check-link check-pair' \
+	    oracle='$(MAKES) check-oracle' \
+	    cuda='$(MAKES) test-cuda' \
+	    e2e='$(MAKES) check-e2e' \
+	    clang='$(PARALLEL) BUILD=build/clang CC=clang all' \
+	    newer-nginx='$(PARALLEL) $(NEWER) module && $(MAKES) $(NEWER) check-module' \
+	    asan-build='$(PARALLEL) $(ASAN) all unit' \
+	    asan-unit='$(MAKES) $(ASAN) check-unit' \
+	    asan-module='$(MAKES) $(ASAN) check-module' \
+	    asan-e2e='$(MAKES) $(ASAN) check-e2e-short' \
+	    tsan-build='$(PARALLEL) $(TSAN) worker unit && $(MAKES) BUILD=build/tsan SANITIZER= module' \
+	    tsan-unit='$(MAKES) $(TSAN) check-unit' \
+	    tsan-e2e='$(MAKES) $(TSAN) check-e2e-worker' \
+	    fuzz='$(MAKES) check-fuzz' \
+	    package='t/package'
+
+# What takes longer: fuzzers for minutes.
+test-long:
+	@t/run fuzz='$(MAKES) check-fuzz FUZZ_SECONDS=180'
+
 .PHONY: clean
 clean:
 	rm -rf $(BUILD)/worker $(BUILD)/kernels $(BUILD)/proto $(BUILD)/t $(BUILD)/nginx $(BUILD)/pd-worker $(BUILD)/*.a

@@ -3,7 +3,7 @@
 PYTHON  := build/venv/bin/python
 CLUSTER := PD_BUILD=$(BUILD) t/cluster
 
-.PHONY: check-e2e
+.PHONY: check-e2e check-e2e-short check-e2e-worker
 check-e2e: all venv model
 	PD_BUILD=$(BUILD) t/e2e/same_text
 	$(CLUSTER) --kv shm -- $(PYTHON) t/e2e/leaving.py
@@ -12,3 +12,11 @@ check-e2e: all venv model
 	$(CLUSTER) --prefill 2 --decode 2 --nginx-workers 2 -- $(PYTHON) t/e2e/killing.py
 	$(CLUSTER) --register -- $(PYTHON) t/e2e/openai_client.py
 	$(CLUSTER) -- sh t/e2e/curl.sh
+
+# With sanitizers, where every token takes longer.
+check-e2e-short: all check-e2e-worker
+
+check-e2e-worker: worker venv model
+	$(CLUSTER) --kv shm -- sh t/e2e/curl.sh
+	$(CLUSTER) --kv tcp --register -- $(PYTHON) t/e2e/leaving.py
+	$(CLUSTER) --prefill 2 --decode 2 --nginx-workers 2 -- $(PYTHON) t/e2e/killing.py
