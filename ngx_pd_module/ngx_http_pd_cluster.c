@@ -223,7 +223,6 @@ ngx_http_pd_cluster_mention(ngx_conf_t *cf, ngx_str_t *name)
     *slot = cluster;
 
     cluster->name = *name;
-    cluster->index = pmcf->clusters.nelts - 1;
     cluster->main = pmcf;
     cluster->file = cf->conf_file->file.name.data;
     cluster->line = cf->conf_file->line;
@@ -244,6 +243,13 @@ ngx_http_pd_cluster_check(ngx_conf_t *cf, ngx_http_pd_main_conf_t *pmcf)
 
     clusters = pmcf->clusters.elts;
 
+    if (pmcf->clusters.nelts > NGX_HTTP_PD_CLUSTERS_MAX) {
+        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                      "too many \"pd_cluster\" blocks: at most %d",
+                      NGX_HTTP_PD_CLUSTERS_MAX);
+        return NGX_CONF_ERROR;
+    }
+
     for (i = 0; i < pmcf->clusters.nelts; i++) {
 
         if (!clusters[i]->defined) {
@@ -252,6 +258,15 @@ ngx_http_pd_cluster_check(ngx_conf_t *cf, ngx_http_pd_main_conf_t *pmcf)
                           "define it with \"pd_cluster %V { ... }\"",
                           &clusters[i]->name, clusters[i]->file,
                           clusters[i]->line, &clusters[i]->name);
+            return NGX_CONF_ERROR;
+        }
+
+        if (clusters[i]->register_file && clusters[i]->registration != 1) {
+            ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                          "\"pd_register\" in %s:%ui takes no registrations: "
+                          "write \"register on;\" in \"pd_cluster %V\"",
+                          clusters[i]->register_file,
+                          clusters[i]->register_line, &clusters[i]->name);
             return NGX_CONF_ERROR;
         }
 
@@ -286,6 +301,13 @@ ngx_http_pd_cluster_worker(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
                            "too long address \"%V\" in \"worker\": "
                            "at most %d characters fit",
                            &value[1], NGX_HTTP_PD_ADDRESS_MAX);
+        return NGX_CONF_ERROR;
+    }
+
+    if (cluster->main->workers++ == NGX_HTTP_PD_WORKERS_MAX) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "too many \"worker\" lines in all clusters: "
+                           "at most %d", NGX_HTTP_PD_WORKERS_MAX);
         return NGX_CONF_ERROR;
     }
 

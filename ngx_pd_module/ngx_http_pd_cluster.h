@@ -15,7 +15,8 @@
 
 #define NGX_HTTP_PD_NAME_MAX       64      /* of a cluster, a zone label */
 #define NGX_HTTP_PD_ADDRESS_MAX    255     /* of a worker, as written */
-
+#define NGX_HTTP_PD_CLUSTERS_MAX   32      /* in one configuration */
+#define NGX_HTTP_PD_WORKERS_MAX    128
 
 /* one "worker" line */
 
@@ -34,11 +35,14 @@ typedef struct {
 
 struct ngx_http_pd_cluster_s {
     ngx_str_t                  name;
-    ngx_uint_t                 index;      /* in the main conf's array */
+    ngx_uint_t                 shared;     /* place in the shared zone */
+    uint64_t                   shared_id;
     ngx_http_pd_main_conf_t   *main;
 
     u_char                    *file;       /* of the first mention */
     ngx_uint_t                 line;
+    u_char                    *register_file;      /* of pd_register */
+    ngx_uint_t                 register_line;
     ngx_uint_t                 defined;    /* unsigned  defined:1; */
 
     ngx_array_t                workers;    /* ngx_http_pd_worker_conf_t */

@@ -8,13 +8,15 @@
 #include "ngx_http_pd_module.h"
 #include "ngx_http_pd_cluster.h"
 #include "ngx_http_pd_health.h"
+#include "ngx_http_pd_process.h"
+#include "ngx_http_pd_register.h"
+#include "ngx_http_pd_zone.h"
 
 
 static void *ngx_http_pd_create_main_conf(ngx_conf_t *cf);
 static char *ngx_http_pd_init_main_conf(ngx_conf_t *cf, void *conf);
 static void *ngx_http_pd_create_loc_conf(ngx_conf_t *cf);
-static char *ngx_http_pd_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
-static ngx_int_t ngx_http_pd_init_zone(ngx_shm_zone_t *shm_zone, void *data);
+static ngx_int_t ngx_http_pd_init_module(ngx_cycle_t *cycle);
 static char *ngx_http_pd_pass(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 
 
@@ -29,7 +31,7 @@ static ngx_command_t  ngx_http_pd_commands[] = {
 
     { ngx_string("pd_zone"),
       NGX_HTTP_MAIN_CONF|NGX_CONF_TAKE1,
-      ngx_http_pd_zone,
+      ngx_http_pd_zone_directive,
       NGX_HTTP_MAIN_CONF_OFFSET,
       0,
       NULL },
@@ -44,6 +46,13 @@ static ngx_command_t  ngx_http_pd_commands[] = {
     { ngx_string("pd_pass"),
       NGX_HTTP_LOC_CONF|NGX_HTTP_LIF_CONF|NGX_CONF_TAKE1,
       ngx_http_pd_pass,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("pd_register"),
+      NGX_HTTP_LOC_CONF|NGX_CONF_TAKE1,
+      ngx_http_pd_register,
       NGX_HTTP_LOC_CONF_OFFSET,
       0,
       NULL },
@@ -80,11 +89,11 @@ ngx_module_t  ngx_http_pd_module = {
     ngx_http_pd_commands,                  /* module directives */
     NGX_HTTP_MODULE,                       /* module type */
     NULL,                                  /* init master */
-    NULL,                                  /* init module */
-    NULL,                                  /* init process */
+    ngx_http_pd_init_module,               /* init module */
+    ngx_http_pd_process_init,              /* init process */
     NULL,                                  /* init thread */
     NULL,                                  /* exit thread */
-    NULL,                                  /* exit process */
+    ngx_http_pd_process_exit,              /* exit process */
     NULL,                                  /* exit master */
     NGX_MODULE_V1_PADDING
 };
@@ -136,60 +145,17 @@ ngx_http_pd_create_loc_conf(ngx_conf_t *cf)
 }
 
 
-static char *
-ngx_http_pd_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
-{
-    ngx_http_pd_main_conf_t  *pmcf = conf;
-
-    u_char     *p;
-    ssize_t     size;
-    ngx_str_t  *value, name, s;
-
-    if (pmcf->zone) {
-        return "is duplicate: one zone serves all clusters";
-    }
-
-    value = cf->args->elts;
-
-    name.data = value[1].data;
-
-    p = (u_char *) ngx_strchr(name.data, ':');
-
-    if (p == NULL || p == name.data) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid \"pd_zone %V\": write NAME:SIZE, "
-                           "for example pd:32m", &value[1]);
-        return NGX_CONF_ERROR;
-    }
-
-    name.len = p - name.data;
-
-    s.data = p + 1;
-    s.len = value[1].data + value[1].len - s.data;
-
-    size = ngx_parse_size(&s);
-
-    if (size == NGX_ERROR) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid size \"%V\" in \"pd_zone %V\": "
-                           "use for example 32m", &s, &value[1]);
-        return NGX_CONF_ERROR;
-    }
-
-    pmcf->zone = ngx_shared_memory_add(cf, &name, size, &ngx_http_pd_module);
-    if (pmcf->zone == NULL) {
-        return NGX_CONF_ERROR;
-    }
-
-    pmcf->zone->init = ngx_http_pd_init_zone;
-
-    return NGX_CONF_OK;
-}
-
-
 static ngx_int_t
-ngx_http_pd_init_zone(ngx_shm_zone_t *shm_zone, void *data)
+ngx_http_pd_init_module(ngx_cycle_t *cycle)
 {
+    ngx_http_pd_main_conf_t  *pmcf;
+
+    pmcf = ngx_http_cycle_get_module_main_conf(cycle, ngx_http_pd_module);
+
+    if (pmcf && pmcf->zone) {
+        ngx_http_pd_zone_configure(pmcf, cycle->log);
+    }
+
     return NGX_OK;
 }
 

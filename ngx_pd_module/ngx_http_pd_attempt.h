@@ -1,0 +1,118 @@
+
+/*
+ * A job's inner life, shared by the two halves of the dispatcher: job.c (its
+ * beginning, its waiting, its end) and dispatch.c (what its workers say).
+ */
+
+
+#ifndef _NGX_HTTP_PD_ATTEMPT_H_INCLUDED_
+#define _NGX_HTTP_PD_ATTEMPT_H_INCLUDED_
+
+
+#include "ngx_http_pd_attach.h"
+#include "ngx_http_pd_ledger.h"
+
+
+#define NGX_HTTP_PD_CHOICES        3     /* of workers, for one job */
+#define NGX_HTTP_PD_DEATHS         2     /* of workers with it, then no more */
+#define NGX_HTTP_PD_MESSAGE_MAX    512   /* for the client's eyes */
+
+
+struct ngx_http_pd_attempt_s {
+    ngx_rbtree_node_t         node;      /* by the job's number; first */
+    ngx_http_pd_job_t        *job;
+    ngx_http_pd_process_t    *process;
+    uint32_t                  record;    /* in the shared zone */
+
+    uint32_t                  number;    /* of this attempt, from 1 */
+    ngx_uint_t                choices;
+    ngx_uint_t                deaths;
+
+    ngx_http_pd_side_t        prefill;
+    ngx_http_pd_side_t        decode;
+
+    size_t                    submit_size;
+    size_t                    options_size;
+    ngx_str_t                 handover;  /* the suffix of D's submission */
+    ngx_uint_t                position;  /* of the next token */
+    Pd__V1__SequenceStep     *held;      /* P's token, until D accepts */
+
+    ngx_event_t               timer;     /* not cancelable: holds the process */
+    ngx_msec_t                queue_end;
+    ngx_msec_t                end;
+
+    ngx_event_t               later;     /* posted: the result below */
+    ngx_http_pd_result_t      result;
+    Pd__V1__Cancel__Reason    reason;    /* for the workers, if it fails */
+    ngx_uint_t                retry_after;   /* seconds, as a worker said */
+
+    unsigned                  queued:1;
+    unsigned                  unsettled:1;
+    unsigned                  told:1;    /* the consumer: placed */
+    unsigned                  alone:1;   /* P, without D: one token */
+    unsigned                  handed:1;  /* D has the ticket: D judges alone */
+    unsigned                  accepted:1;
+    unsigned                  delivered:1;
+};
+
+
+/* --- ngx_http_pd_job.c --- */
+
+/* the attempt of a number that came from a worker, or NULL */
+ngx_http_pd_attempt_t *ngx_http_pd_attempt_find(ngx_http_pd_process_t *process,
+    uint64_t number);
+
+/* grants of the shared zone are taken and sent */
+void ngx_http_pd_attempt_grants(ngx_http_pd_process_t *process);
+
+/* the fields that the dispatcher appends to a consumer's Submit, packed */
+ngx_int_t ngx_http_pd_attempt_suffix(ngx_http_pd_attempt_t *attempt,
+    Pd__V1__Route route, Pd__V1__Ticket *ticket, ngx_str_t *suffix);
+
+/* submits to one worker; if it is gone, others are chosen */
+void ngx_http_pd_attempt_send(ngx_http_pd_attempt_t *attempt,
+    ngx_http_pd_side_t *side, ngx_uint_t worker, ngx_str_t *suffix);
+
+/* other workers shall try, without that at "avoid"; or the job fails so */
+void ngx_http_pd_attempt_again(ngx_http_pd_attempt_t *attempt,
+    ngx_uint_t avoid, ngx_uint_t status, const char *message);
+
+/* if all goes well, nothing will be submitted for it any more */
+void ngx_http_pd_attempt_settled(ngx_http_pd_attempt_t *attempt);
+
+/* P's token is not needed */
+void ngx_http_pd_attempt_unhold(ngx_http_pd_attempt_t *attempt);
+
+/* where it is, for a log line */
+const char *ngx_http_pd_attempt_stage(ngx_http_pd_attempt_t *attempt);
+
+/*
+ * The end: workers that still know of it are told why, the consumer hears the
+ * result.  The attempt is gone after this.
+ */
+void ngx_http_pd_attempt_done(ngx_http_pd_attempt_t *attempt,
+    ngx_http_pd_result_t *result, Pd__V1__Cancel__Reason reason);
+
+/* the same for a failure; the consumer hears it from a posted event */
+void ngx_http_pd_attempt_fail(ngx_http_pd_attempt_t *attempt,
+    ngx_uint_t status, ngx_uint_t retry_after, const char *fmt, ...);
+
+/* all jobs of this process fail now */
+void ngx_http_pd_attempt_terminate(ngx_http_pd_process_t *process);
+
+
+/* --- ngx_http_pd_dispatch.c --- */
+
+/* messages of a worker */
+void ngx_http_pd_dispatch_placed(ngx_http_pd_attach_t *attach,
+    Pd__V1__Placed *placed);
+void ngx_http_pd_dispatch_step(ngx_http_pd_attach_t *attach,
+    Pd__V1__Step *step);
+void ngx_http_pd_dispatch_failed(ngx_http_pd_attach_t *attach,
+    Pd__V1__Failed *failed);
+
+/* the stream is gone */
+void ngx_http_pd_dispatch_lost(ngx_http_pd_attach_t *attach);
+
+
+#endif /* _NGX_HTTP_PD_ATTEMPT_H_INCLUDED_ */

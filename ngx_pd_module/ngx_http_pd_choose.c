@@ -1,0 +1,507 @@
+
+/*
+ * The choice.
+ *
+ *     prompt below direct_threshold    a decode or mixed worker does it all
+ *     otherwise                        prefill P: least queued prompt tokens
+ *                                      decode D: emptiest pool, of P's zone if
+ *                                      one fits there
+ *     no pair has room                 a mixed worker
+ *     none has                         the request waits
+ *
+ * A worker has room if its last report, less what was promised to it since,
+ * holds the prompt and the tokens to come.  The table only helps to choose: D's
+ * own reservation decides.  An idle worker always has room: it knows better
+ * than we do whether a request fits at all.
+ */
+
+
+#include "ngx_http_pd_choose.h"
+
+
+#define ngx_http_pd_role(r)    (1u << (r))
+
+#define NGX_HTTP_PD_PREFILL    ngx_http_pd_role(PD__V1__ROLE__ROLE_PREFILL)
+#define NGX_HTTP_PD_DECODE     ngx_http_pd_role(PD__V1__ROLE__ROLE_DECODE)
+#define NGX_HTTP_PD_MIXED      ngx_http_pd_role(PD__V1__ROLE__ROLE_MIXED)
+
+
+/* what is looked for */
+
+typedef struct {
+    ngx_http_pd_record_t  *record;
+    ngx_uint_t             roles;
+    ngx_uint_t             prefill;    /* it computes the prompt */
+    ngx_uint_t             decode;     /* it generates */
+    ngx_http_pd_worker_t  *partner;    /* its prefill worker, if another */
+    uint64_t               rejected[NGX_HTTP_PD_ZONE_WORKERS / 64];
+} ngx_http_pd_search_t;
+
+
+static ngx_http_pd_worker_t *ngx_http_pd_choose_pair(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_record_t *record, ngx_http_pd_worker_t **decode);
+static ngx_http_pd_worker_t *ngx_http_pd_choose_direct(
+    ngx_http_pd_zone_t *zone, ngx_http_pd_record_t *record, ngx_uint_t roles);
+static ngx_http_pd_worker_t *ngx_http_pd_choose_best(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_search_t *search);
+static ngx_uint_t ngx_http_pd_choose_fits(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_search_t *search, ngx_http_pd_worker_t *worker);
+static ngx_uint_t ngx_http_pd_choose_has_room(ngx_http_pd_search_t *search,
+    ngx_http_pd_worker_t *worker);
+static ngx_uint_t ngx_http_pd_choose_possible(ngx_http_pd_zone_t *zone,
+    ngx_uint_t cluster, uint64_t model);
+static ngx_int_t ngx_http_pd_choose_models(ngx_http_pd_zone_t *zone,
+    ngx_uint_t cluster, ngx_pool_t *pool, ngx_array_t *models);
+static ngx_uint_t ngx_http_pd_choose_better(ngx_http_pd_search_t *search,
+    ngx_http_pd_worker_t *a, ngx_http_pd_worker_t *b);
+
+
+ngx_int_t
+ngx_http_pd_choose(ngx_http_pd_zone_t *zone, ngx_http_pd_record_t *record)
+{
+    ngx_http_pd_worker_t        *prefill, *decode;
+    ngx_http_pd_zone_cluster_t  *cluster;
+
+    cluster = &zone->sh->clusters[record->cluster];
+
+    prefill = NULL;
+    decode = NULL;
+
+    if (record->prompt < cluster->direct_threshold && !record->split) {
+        decode = ngx_http_pd_choose_direct(zone, record,
+                                           NGX_HTTP_PD_DECODE
+                                           |NGX_HTTP_PD_MIXED);
+    }
+
+    if (decode == NULL) {
+        prefill = ngx_http_pd_choose_pair(zone, record, &decode);
+    }
+
+    if (prefill == NULL && decode == NULL) {
+        decode = ngx_http_pd_choose_direct(zone, record, NGX_HTTP_PD_MIXED);
+    }
+
+    if (prefill == NULL && decode == NULL) {
+        return NGX_AGAIN;
+    }
+
+    if (prefill) {
+        prefill->chosen = ++zone->sh->last_order;
+        record->prefill = ngx_http_pd_worker_index(zone, prefill);
+    }
+
+    if (decode) {
+        decode->chosen = ++zone->sh->last_order;
+        record->decode = ngx_http_pd_worker_index(zone, decode);
+    }
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_pd_choose_decode(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_record_t *record)
+{
+    ngx_http_pd_search_t   search;
+    ngx_http_pd_worker_t  *decode;
+
+    ngx_memzero(&search, sizeof(ngx_http_pd_search_t));
+
+    search.record = record;
+    search.roles = NGX_HTTP_PD_DECODE;
+    search.decode = 1;
+    search.partner = &zone->sh->workers[record->prefill];
+
+    decode = ngx_http_pd_choose_best(zone, &search);
+
+    if (decode == NULL) {
+        return NGX_AGAIN;
+    }
+
+    decode->chosen = ++zone->sh->last_order;
+    record->decode = ngx_http_pd_worker_index(zone, decode);
+
+    return NGX_OK;
+}
+
+
+static ngx_http_pd_worker_t *
+ngx_http_pd_choose_pair(ngx_http_pd_zone_t *zone, ngx_http_pd_record_t *record,
+    ngx_http_pd_worker_t **decode)
+{
+    ngx_uint_t             i;
+    ngx_http_pd_search_t   p, d;
+    ngx_http_pd_worker_t  *prefill;
+
+    ngx_memzero(&p, sizeof(ngx_http_pd_search_t));
+
+    p.record = record;
+    p.roles = NGX_HTTP_PD_PREFILL;
+    p.prefill = 1;
+
+    for ( ;; ) {
+
+        prefill = ngx_http_pd_choose_best(zone, &p);
+
+        if (prefill == NULL || record->single) {
+            return prefill;
+        }
+
+        ngx_memzero(&d, sizeof(ngx_http_pd_search_t));
+
+        d.record = record;
+        d.roles = NGX_HTTP_PD_DECODE;
+        d.decode = 1;
+        d.partner = prefill;
+
+        *decode = ngx_http_pd_choose_best(zone, &d);
+
+        if (*decode) {
+            return prefill;
+        }
+
+        i = ngx_http_pd_worker_index(zone, prefill);
+        p.rejected[i / 64] |= (uint64_t) 1 << (i % 64);
+    }
+}
+
+
+static ngx_http_pd_worker_t *
+ngx_http_pd_choose_direct(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_record_t *record, ngx_uint_t roles)
+{
+    ngx_http_pd_search_t  search;
+
+    ngx_memzero(&search, sizeof(ngx_http_pd_search_t));
+
+    search.record = record;
+    search.roles = roles;
+    search.prefill = 1;
+    search.decode = 1;
+
+    return ngx_http_pd_choose_best(zone, &search);
+}
+
+
+static ngx_http_pd_worker_t *
+ngx_http_pd_choose_best(ngx_http_pd_zone_t *zone, ngx_http_pd_search_t *search)
+{
+    ngx_uint_t             i, backup;
+    ngx_http_pd_shared_t  *sh;
+    ngx_http_pd_worker_t  *worker, *best;
+
+    sh = zone->sh;
+    best = NULL;
+
+    for (backup = 0; backup < 2 && best == NULL; backup++) {
+
+        for (i = 0; i < sh->nworkers; i++) {
+            worker = &sh->workers[i];
+
+            if (worker->backup == backup
+                && ngx_http_pd_choose_fits(zone, search, worker)
+                && (best == NULL
+                    || ngx_http_pd_choose_better(search, worker, best)))
+            {
+                best = worker;
+            }
+        }
+    }
+
+    return best;
+}
+
+
+static ngx_uint_t
+ngx_http_pd_choose_fits(ngx_http_pd_zone_t *zone, ngx_http_pd_search_t *search,
+    ngx_http_pd_worker_t *worker)
+{
+    ngx_uint_t             i, n;
+    ngx_http_pd_record_t  *record;
+
+    record = search->record;
+
+    if (!ngx_http_pd_choose_serves(worker, record->cluster, record->model)
+        || !(ngx_http_pd_role(worker->role) & search->roles)
+        || !ngx_http_pd_zone_attached(zone, record->slot, worker))
+    {
+        return 0;
+    }
+
+    if (search->partner
+        && !ngx_http_pd_choose_pair_fits(search->partner, worker))
+    {
+        return 0;
+    }
+
+    i = ngx_http_pd_worker_index(zone, worker);
+
+    if ((search->rejected[i / 64] >> (i % 64)) & 1) {
+        return 0;
+    }
+
+    for (n = 0; n < sizeof(record->avoid) / sizeof(record->avoid[0]); n++) {
+        if (record->avoid[n] == i) {
+            return 0;
+        }
+    }
+
+    return ngx_http_pd_choose_has_room(search, worker);
+}
+
+
+static ngx_uint_t
+ngx_http_pd_choose_has_room(ngx_http_pd_search_t *search,
+    ngx_http_pd_worker_t *worker)
+{
+    uint64_t    tokens, blocks;
+    ngx_uint_t  active;
+
+    active = ngx_max(worker->jobs,
+                     worker->running + worker->waiting + worker->unseen_jobs);
+
+    if (active == 0) {
+        return 1;
+    }
+
+    if ((worker->max_streams && worker->jobs >= worker->max_streams)
+        || (worker->max_num_seqs && active >= worker->max_num_seqs))
+    {
+        return 0;
+    }
+
+    tokens = search->record->prompt;
+
+    if (search->decode) {
+        tokens += search->record->output;
+    }
+
+    blocks = ngx_http_pd_choose_blocks(worker, tokens);
+
+    return worker->kv_free >= worker->held_blocks + blocks;
+}
+
+
+static ngx_uint_t
+ngx_http_pd_choose_better(ngx_http_pd_search_t *search,
+    ngx_http_pd_worker_t *a, ngx_http_pd_worker_t *b)
+{
+    double                 x, y;
+    ngx_uint_t             near_a, near_b;
+    ngx_http_pd_worker_t  *p;
+
+    p = search->partner;
+
+    if (p) {
+        near_a = a->zone_len == p->zone_len
+                 && ngx_memcmp(a->zone, p->zone, p->zone_len) == 0;
+        near_b = b->zone_len == p->zone_len
+                 && ngx_memcmp(b->zone, p->zone, p->zone_len) == 0;
+
+        if (near_a != near_b) {
+            return near_a;
+        }
+    }
+
+    if (search->prefill) {
+        x = (double) (a->queued_tokens + a->unseen_tokens) / a->weight;
+        y = (double) (b->queued_tokens + b->unseen_tokens) / b->weight;
+
+        if (x != y) {
+            return x < y;
+        }
+    }
+
+    if (search->decode) {
+        x = ((double) a->kv_blocks - a->kv_free + a->held_blocks)
+            / (a->kv_blocks + 1) / a->weight;
+        y = ((double) b->kv_blocks - b->kv_free + b->held_blocks)
+            / (b->kv_blocks + 1) / b->weight;
+
+        if (x != y) {
+            return x < y;
+        }
+    }
+
+    x = (double) a->jobs / a->weight;
+    y = (double) b->jobs / b->weight;
+
+    if (x != y) {
+        return x < y;
+    }
+
+    return a->chosen < b->chosen;
+}
+
+
+ngx_uint_t
+ngx_http_pd_choose_serves(ngx_http_pd_worker_t *worker, ngx_uint_t cluster,
+    uint64_t model)
+{
+    return worker->id
+           && worker->cluster == cluster
+           && worker->known
+           && (worker->configured || worker->lease)
+           && !worker->down
+           && !worker->draining
+           && (worker->asserted == PD__V1__ROLE__ROLE_UNKNOWN
+               || worker->asserted == worker->role)
+           && (model == 0 || worker->model_hash == model);
+}
+
+
+uint64_t
+ngx_http_pd_choose_blocks(ngx_http_pd_worker_t *worker, uint64_t tokens)
+{
+    uint32_t  size;
+
+    size = ngx_max(worker->block_size, 1);
+
+    return (tokens + size - 1) / size;
+}
+
+
+ngx_uint_t
+ngx_http_pd_choose_pair_fits(ngx_http_pd_worker_t *prefill,
+    ngx_http_pd_worker_t *decode)
+{
+    return prefill->model_hash == decode->model_hash
+           && ngx_memcmp(prefill->digests, decode->digests,
+                         NGX_HTTP_PD_DIGESTS)
+              == 0;
+}
+
+
+/* somebody can answer for the model: a mixed worker, or a pair */
+
+static ngx_uint_t
+ngx_http_pd_choose_possible(ngx_http_pd_zone_t *zone, ngx_uint_t cluster,
+    uint64_t model)
+{
+    ngx_uint_t             i, n;
+    ngx_http_pd_shared_t  *sh;
+    ngx_http_pd_worker_t  *worker, *other;
+
+    sh = zone->sh;
+
+    for (i = 0; i < sh->nworkers; i++) {
+        worker = &sh->workers[i];
+
+        if (!ngx_http_pd_choose_serves(worker, cluster, model)
+            || worker->role == PD__V1__ROLE__ROLE_DECODE
+            || !ngx_http_pd_zone_attached_any(zone, worker))
+        {
+            continue;
+        }
+
+        if (worker->role == PD__V1__ROLE__ROLE_MIXED) {
+            return 1;
+        }
+
+        for (n = 0; n < sh->nworkers; n++) {
+            other = &sh->workers[n];
+
+            if (ngx_http_pd_choose_serves(other, cluster, model)
+                && other->role == PD__V1__ROLE__ROLE_DECODE
+                && ngx_http_pd_choose_pair_fits(worker, other)
+                && ngx_http_pd_zone_attached_any(zone, other))
+            {
+                return 1;
+            }
+        }
+    }
+
+    return 0;
+}
+
+
+ngx_uint_t
+ngx_http_pd_cluster_ready(ngx_http_pd_cluster_t *cluster, ngx_str_t *model)
+{
+    ngx_uint_t           ready;
+    ngx_http_pd_zone_t  *zone;
+
+    zone = cluster->main->zone->data;
+
+    ngx_http_pd_zone_lock(zone);
+
+    ready = cluster->shared_id
+            && ngx_http_pd_choose_possible(zone, cluster->shared,
+                                           ngx_http_pd_zone_hash(zone, model));
+
+    ngx_http_pd_zone_unlock(zone);
+
+    return ready;
+}
+
+
+ngx_int_t
+ngx_http_pd_cluster_models(ngx_http_pd_cluster_t *cluster, ngx_pool_t *pool,
+    ngx_array_t *models)
+{
+    ngx_int_t            rc;
+    ngx_http_pd_zone_t  *zone;
+
+    zone = cluster->main->zone->data;
+
+    if (cluster->shared_id == 0) {
+        return NGX_OK;
+    }
+
+    ngx_http_pd_zone_lock(zone);
+    rc = ngx_http_pd_choose_models(zone, cluster->shared, pool, models);
+    ngx_http_pd_zone_unlock(zone);
+
+    return rc;
+}
+
+
+static ngx_int_t
+ngx_http_pd_choose_models(ngx_http_pd_zone_t *zone, ngx_uint_t cluster,
+    ngx_pool_t *pool, ngx_array_t *models)
+{
+    ngx_str_t             *model;
+    ngx_uint_t             i, n;
+    ngx_http_pd_worker_t  *worker;
+
+    for (i = 0; i < zone->sh->nworkers; i++) {
+        worker = &zone->sh->workers[i];
+
+        if (!ngx_http_pd_choose_serves(worker, cluster, 0)) {
+            continue;
+        }
+
+        model = models->elts;
+
+        for (n = 0; n < models->nelts; n++) {
+            if (model[n].len == worker->model_len
+                && ngx_memcmp(model[n].data, worker->model, model[n].len) == 0)
+            {
+                break;
+            }
+        }
+
+        if (n < models->nelts
+            || !ngx_http_pd_choose_possible(zone, cluster, worker->model_hash))
+        {
+            continue;
+        }
+
+        model = ngx_array_push(models);
+        if (model == NULL) {
+            return NGX_ERROR;
+        }
+
+        model->len = worker->model_len;
+        model->data = ngx_pnalloc(pool, model->len);
+
+        if (model->data == NULL) {
+            return NGX_ERROR;
+        }
+
+        ngx_memcpy(model->data, worker->model, model->len);
+    }
+
+    return NGX_OK;
+}

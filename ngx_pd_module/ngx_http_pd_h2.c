@@ -1,0 +1,772 @@
+
+/*
+ * A gRPC stream over libnghttp2, which does frames, header compression and flow
+ * control in memory; this file moves the bytes.
+ *
+ *     c->recv --> mem_recv --> DATA --> [0][length][message] --> message()
+ *     c->send <-- out buffer <-- mem_send <-- DATA <-- fill()
+ *
+ * What arrives is read always and at once, so that the peer is never held up
+ * by our clients.  What goes out is asked for only when the connection and the
+ * peer's window take it, so that nothing but one buffer waits here, and late
+ * decisions (a cancel) still overtake what was not sent.
+ *
+ * The connection is "idle" in nginx's sense: it never holds up a graceful
+ * exit.
+ */
+
+
+#include "ngx_http_pd_h2.h"
+#include "ngx_http_pd_grpc.h"
+
+#include <nghttp2/nghttp2.h>
+
+
+#define NGX_HTTP_PD_H2_FRAME      (16384 + 9)
+#define NGX_HTTP_PD_H2_OUT        (2 * NGX_HTTP_PD_H2_FRAME)
+#define NGX_HTTP_PD_H2_IN         65536
+#define NGX_HTTP_PD_H2_TURNS      16          /* reads before others' turn */
+#define NGX_HTTP_PD_H2_WINDOW     (4 * 1024 * 1024)
+#define NGX_HTTP_PD_H2_HEADERS    16384
+#define NGX_HTTP_PD_H2_CONNECT    5000        /* ms */
+
+
+struct ngx_http_pd_h2_s {
+    ngx_connection_t                 *connection;
+    ngx_pool_t                       *pool;
+    ngx_log_t                        *log;
+    ngx_str_t                        *name;
+    const char                       *path;
+    nghttp2_session                  *session;
+    int32_t                           stream;
+
+    const ngx_http_pd_h2_handlers_t  *handlers;
+    void                             *data;
+
+    /* bytes on their way out */
+
+    u_char                           *out;
+    u_char                           *out_pos;
+    u_char                           *out_last;
+
+    ngx_http_pd_grpc_parser_t         parser;
+
+    unsigned                          local:1;      /* a unix socket */
+    unsigned                          deferred:1;
+    unsigned                          status:1;     /* 200 was seen */
+    unsigned                          type:1;       /* application/grpc */
+    unsigned                          ended:1;
+    ngx_int_t                         grpc_status;  /* -1: none */
+
+    ngx_str_t                         why;
+    u_char                            why_text[256];
+};
+
+
+static void ngx_http_pd_h2_connect_handler(ngx_event_t *ev);
+static ngx_int_t ngx_http_pd_h2_test_connect(ngx_http_pd_h2_t *h2);
+static ngx_int_t ngx_http_pd_h2_start(ngx_http_pd_h2_t *h2);
+static ngx_int_t ngx_http_pd_h2_submit(ngx_http_pd_h2_t *h2);
+static void ngx_http_pd_h2_read_handler(ngx_event_t *rev);
+static void ngx_http_pd_h2_write_handler(ngx_event_t *wev);
+static ngx_int_t ngx_http_pd_h2_recv(ngx_http_pd_h2_t *h2);
+static ngx_int_t ngx_http_pd_h2_send(ngx_http_pd_h2_t *h2);
+static ngx_int_t ngx_http_pd_h2_frames(ngx_http_pd_h2_t *h2);
+static int ngx_http_pd_h2_on_header(nghttp2_session *session,
+    const nghttp2_frame *frame, const uint8_t *name, size_t name_len,
+    const uint8_t *value, size_t value_len, uint8_t flags, void *data);
+static int ngx_http_pd_h2_on_data(nghttp2_session *session, uint8_t flags,
+    int32_t stream, const uint8_t *p, size_t len, void *data);
+static int ngx_http_pd_h2_on_frame(nghttp2_session *session,
+    const nghttp2_frame *frame, void *data);
+static int ngx_http_pd_h2_on_close(nghttp2_session *session, int32_t stream,
+    uint32_t code, void *data);
+static ssize_t ngx_http_pd_h2_on_fill(nghttp2_session *session, int32_t stream,
+    uint8_t *buf, size_t len, uint32_t *flags, nghttp2_data_source *source,
+    void *data);
+static void ngx_http_pd_h2_why(ngx_http_pd_h2_t *h2, const char *fmt, ...);
+static void ngx_http_pd_h2_errno(ngx_http_pd_h2_t *h2, const char *what,
+    ngx_err_t err);
+static void ngx_http_pd_h2_fail(ngx_http_pd_h2_t *h2);
+
+
+ngx_http_pd_h2_t *
+ngx_http_pd_h2_open(ngx_addr_t *addr, ngx_str_t *name, const char *path,
+    const ngx_http_pd_h2_handlers_t *handlers, void *data, ngx_log_t *log,
+    ngx_str_t *why)
+{
+    ngx_int_t               rc;
+    ngx_pool_t             *pool;
+    ngx_connection_t       *c;
+    ngx_http_pd_h2_t       *h2;
+    ngx_peer_connection_t   peer;
+
+    ngx_str_set(why, "no memory");
+
+    pool = ngx_create_pool(1024, log);
+    if (pool == NULL) {
+        return NULL;
+    }
+
+    h2 = ngx_pcalloc(pool, sizeof(ngx_http_pd_h2_t));
+    if (h2 == NULL) {
+        ngx_destroy_pool(pool);
+        return NULL;
+    }
+
+    h2->pool = pool;
+    h2->log = log;
+    h2->name = name;
+    h2->path = path;
+    h2->handlers = handlers;
+    h2->data = data;
+    h2->local = (addr->sockaddr->sa_family == AF_UNIX);
+    h2->grpc_status = -1;
+    h2->parser.message = handlers->message;
+    h2->parser.data = data;
+    h2->parser.log = log;
+
+    ngx_memzero(&peer, sizeof(ngx_peer_connection_t));
+
+    peer.sockaddr = addr->sockaddr;
+    peer.socklen = addr->socklen;
+    peer.name = name;
+    peer.get = ngx_event_get_peer;
+    peer.log = log;
+    peer.log_error = NGX_ERROR_INFO;
+
+    rc = ngx_event_connect_peer(&peer);
+
+    if (rc == NGX_ERROR || rc == NGX_DECLINED || peer.connection == NULL) {
+
+        if (peer.connection) {
+            ngx_close_connection(peer.connection);
+        }
+
+        ngx_destroy_pool(pool);
+        ngx_str_set(why, "cannot connect");
+        return NULL;
+    }
+
+    c = peer.connection;
+
+    h2->connection = c;
+
+    c->data = h2;
+    c->pool = pool;
+    c->idle = 1;
+    c->log = log;
+    c->read->log = log;
+    c->write->log = log;
+
+    c->read->handler = ngx_http_pd_h2_connect_handler;
+    c->write->handler = ngx_http_pd_h2_connect_handler;
+
+    c->write->cancelable = 1;
+    ngx_add_timer(c->write, NGX_HTTP_PD_H2_CONNECT);
+
+    if (rc == NGX_OK) {
+        ngx_post_event(c->write, &ngx_posted_events);
+    }
+
+    return h2;
+}
+
+
+static void
+ngx_http_pd_h2_connect_handler(ngx_event_t *ev)
+{
+    ngx_connection_t  *c;
+    ngx_http_pd_h2_t  *h2;
+
+    c = ev->data;
+    h2 = c->data;
+
+    if (c->close) {
+        c->close = 0;
+        h2->handlers->shutdown(h2->data, c->error);
+        return;
+    }
+
+    if (ev->timedout) {
+        ngx_http_pd_h2_why(h2, "connecting took too long");
+        ngx_http_pd_h2_fail(h2);
+        return;
+    }
+
+    if (ngx_http_pd_h2_test_connect(h2) != NGX_OK
+        || ngx_http_pd_h2_start(h2) != NGX_OK)
+    {
+        ngx_http_pd_h2_fail(h2);
+        return;
+    }
+
+    ngx_del_timer(c->write);
+
+    c->read->handler = ngx_http_pd_h2_read_handler;
+    c->write->handler = ngx_http_pd_h2_write_handler;
+
+    if (c->read->ready) {
+        ngx_post_event(c->read, &ngx_posted_events);
+    }
+
+    if (ngx_http_pd_h2_send(h2) != NGX_OK) {
+        ngx_http_pd_h2_fail(h2);
+    }
+}
+
+
+static ngx_int_t
+ngx_http_pd_h2_test_connect(ngx_http_pd_h2_t *h2)
+{
+    int        err;
+    socklen_t  len;
+
+    err = 0;
+    len = sizeof(int);
+
+    if (getsockopt(h2->connection->fd, SOL_SOCKET, SO_ERROR, (void *) &err,
+                   &len)
+        == -1)
+    {
+        err = ngx_socket_errno;
+    }
+
+    if (err) {
+        ngx_http_pd_h2_errno(h2, "connect() failed", err);
+        return NGX_ERROR;
+    }
+
+    return NGX_OK;
+}
+
+
+/* the connection is up: over TLS, this would come after the handshake */
+
+static ngx_int_t
+ngx_http_pd_h2_start(ngx_http_pd_h2_t *h2)
+{
+    int                         rc;
+    nghttp2_option             *option;
+    nghttp2_settings_entry      settings[3];
+    nghttp2_session_callbacks  *callbacks;
+
+    h2->out = ngx_palloc(h2->pool, NGX_HTTP_PD_H2_OUT);
+    if (h2->out == NULL) {
+        return NGX_ERROR;
+    }
+
+    h2->out_pos = h2->out;
+    h2->out_last = h2->out;
+
+    if (!h2->local && ngx_tcp_nodelay(h2->connection) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    if (nghttp2_session_callbacks_new(&callbacks) != 0) {
+        return NGX_ERROR;
+    }
+
+    if (nghttp2_option_new(&option) != 0) {
+        nghttp2_session_callbacks_del(callbacks);
+        return NGX_ERROR;
+    }
+
+    nghttp2_session_callbacks_set_on_header_callback(callbacks,
+                                                   ngx_http_pd_h2_on_header);
+    nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks,
+                                                   ngx_http_pd_h2_on_data);
+    nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks,
+                                                   ngx_http_pd_h2_on_frame);
+    nghttp2_session_callbacks_set_on_stream_close_callback(callbacks,
+                                                   ngx_http_pd_h2_on_close);
+    nghttp2_option_set_no_closed_streams(option, 1);
+
+    rc = nghttp2_session_client_new2(&h2->session, callbacks, h2, option);
+
+    nghttp2_option_del(option);
+    nghttp2_session_callbacks_del(callbacks);
+
+    if (rc != 0) {
+        return NGX_ERROR;
+    }
+
+    settings[0].settings_id = NGHTTP2_SETTINGS_ENABLE_PUSH;
+    settings[0].value = 0;
+    settings[1].settings_id = NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE;
+    settings[1].value = NGX_HTTP_PD_H2_WINDOW;
+    settings[2].settings_id = NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE;
+    settings[2].value = NGX_HTTP_PD_H2_HEADERS;
+
+    if (nghttp2_submit_settings(h2->session, NGHTTP2_FLAG_NONE, settings, 3)
+        != 0
+        || nghttp2_session_set_local_window_size(h2->session,
+                                                 NGHTTP2_FLAG_NONE, 0,
+                                                 NGX_HTTP_PD_H2_WINDOW)
+           != 0)
+    {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_pd_h2_submit(h2);
+}
+
+
+static ngx_int_t
+ngx_http_pd_h2_submit(ngx_http_pd_h2_t *h2)
+{
+    ngx_uint_t              i, n;
+    nghttp2_nv              headers[8];
+    nghttp2_data_provider   provider;
+
+    static ngx_str_t  names[] = {
+        ngx_string(":method"), ngx_string("POST"),
+        ngx_string(":scheme"), ngx_string("http"),
+        ngx_string(":path"), ngx_null_string,
+        ngx_string(":authority"), ngx_null_string,
+        ngx_string("te"), ngx_string("trailers"),
+        ngx_string("content-type"), ngx_string("application/grpc"),
+        ngx_string("grpc-accept-encoding"), ngx_string("identity"),
+        ngx_string("user-agent"), ngx_string("ngx-pd/1")
+    };
+
+    n = sizeof(names) / sizeof(names[0]) / 2;
+
+    for (i = 0; i < n; i++) {
+        headers[i].name = names[2 * i].data;
+        headers[i].namelen = names[2 * i].len;
+        headers[i].value = names[2 * i + 1].data;
+        headers[i].valuelen = names[2 * i + 1].len;
+        headers[i].flags = NGHTTP2_NV_FLAG_NONE;
+    }
+
+    headers[2].value = (u_char *) h2->path;
+    headers[2].valuelen = ngx_strlen(h2->path);
+    headers[3].value = h2->name->data;
+    headers[3].valuelen = h2->name->len;
+
+    if (h2->local) {
+        headers[3].value = (u_char *) "localhost";
+        headers[3].valuelen = sizeof("localhost") - 1;
+    }
+
+    provider.source.ptr = h2;
+    provider.read_callback = ngx_http_pd_h2_on_fill;
+
+    h2->stream = nghttp2_submit_request(h2->session, NULL, headers, n,
+                                        &provider, NULL);
+
+    return (h2->stream < 0) ? NGX_ERROR : NGX_OK;
+}
+
+
+void
+ngx_http_pd_h2_flush(ngx_http_pd_h2_t *h2)
+{
+    if (h2->session == NULL) {
+        return;
+    }
+
+    if (h2->deferred) {
+        h2->deferred = 0;
+
+        if (nghttp2_session_resume_data(h2->session, h2->stream)
+            == NGHTTP2_ERR_NOMEM)
+        {
+            ngx_http_pd_h2_fail(h2);
+            return;
+        }
+    }
+
+    if (ngx_http_pd_h2_send(h2) != NGX_OK) {
+        ngx_http_pd_h2_fail(h2);
+    }
+}
+
+
+void
+ngx_http_pd_h2_close(ngx_http_pd_h2_t *h2)
+{
+    if (h2->session) {
+        nghttp2_session_del(h2->session);
+    }
+
+    ngx_http_pd_grpc_free(&h2->parser);
+
+    ngx_close_connection(h2->connection);
+    ngx_destroy_pool(h2->pool);
+}
+
+
+static void
+ngx_http_pd_h2_read_handler(ngx_event_t *rev)
+{
+    ngx_connection_t  *c;
+    ngx_http_pd_h2_t  *h2;
+
+    c = rev->data;
+    h2 = c->data;
+
+    if (c->close) {
+        c->close = 0;
+        h2->handlers->shutdown(h2->data, c->error);
+        return;
+    }
+
+    if (ngx_http_pd_h2_recv(h2) != NGX_OK
+        || ngx_http_pd_h2_send(h2) != NGX_OK
+        || h2->ended)
+    {
+        ngx_http_pd_h2_fail(h2);
+    }
+}
+
+
+static void
+ngx_http_pd_h2_write_handler(ngx_event_t *wev)
+{
+    ngx_connection_t  *c;
+    ngx_http_pd_h2_t  *h2;
+
+    c = wev->data;
+    h2 = c->data;
+
+    if (ngx_http_pd_h2_send(h2) != NGX_OK) {
+        ngx_http_pd_h2_fail(h2);
+    }
+}
+
+
+static ngx_int_t
+ngx_http_pd_h2_recv(ngx_http_pd_h2_t *h2)
+{
+    ssize_t            n, used;
+    ngx_uint_t         turn;
+    ngx_connection_t  *c;
+
+    static u_char      buffer[NGX_HTTP_PD_H2_IN];
+
+    c = h2->connection;
+
+    for (turn = 0; turn < NGX_HTTP_PD_H2_TURNS; turn++) {
+
+        n = c->recv(c, buffer, sizeof(buffer));
+
+        if (n == NGX_AGAIN) {
+            return ngx_handle_read_event(c->read, 0);
+        }
+
+        if (n == 0) {
+            ngx_http_pd_h2_why(h2, "the worker has closed the connection");
+            return NGX_ERROR;
+        }
+
+        if (n == NGX_ERROR) {
+            ngx_http_pd_h2_errno(h2, "recv() failed", ngx_socket_errno);
+            return NGX_ERROR;
+        }
+
+        used = nghttp2_session_mem_recv(h2->session, buffer, n);
+
+        if (used != n) {
+
+            if (h2->why.len == 0) {
+                ngx_http_pd_h2_why(h2, "HTTP/2: %s",
+                                   used < 0 ? nghttp2_strerror((int) used)
+                                            : "trailing bytes");
+            }
+
+            return NGX_ERROR;
+        }
+
+        if (h2->ended) {
+            return NGX_OK;
+        }
+    }
+
+    /* others' turn */
+
+    ngx_post_event(c->read, &ngx_posted_next_events);
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_pd_h2_send(ngx_http_pd_h2_t *h2)
+{
+    ssize_t            n;
+    ngx_connection_t  *c;
+
+    c = h2->connection;
+
+    for ( ;; ) {
+
+        if (h2->out_pos == h2->out_last) {
+
+            if (ngx_http_pd_h2_frames(h2) != NGX_OK) {
+                return NGX_ERROR;
+            }
+
+            if (h2->out_pos == h2->out_last) {
+                break;
+            }
+        }
+
+        n = c->send(c, h2->out_pos, h2->out_last - h2->out_pos);
+
+        if (n == NGX_AGAIN) {
+            break;
+        }
+
+        if (n == NGX_ERROR) {
+            ngx_http_pd_h2_errno(h2, "send() failed", ngx_socket_errno);
+            return NGX_ERROR;
+        }
+
+        h2->out_pos += n;
+    }
+
+    if (!nghttp2_session_want_read(h2->session)
+        && !nghttp2_session_want_write(h2->session))
+    {
+        ngx_http_pd_h2_why(h2, "HTTP/2 session ended");
+        return NGX_ERROR;
+    }
+
+    return ngx_handle_write_event(c->write, 0);
+}
+
+
+/* fills the empty buffer with frames, so that many leave by one call */
+
+static ngx_int_t
+ngx_http_pd_h2_frames(ngx_http_pd_h2_t *h2)
+{
+    ssize_t         n;
+    u_char         *end;
+    const uint8_t  *p;
+
+    end = h2->out + NGX_HTTP_PD_H2_OUT;
+
+    h2->out_pos = h2->out;
+    h2->out_last = h2->out;
+
+    while (end - h2->out_last >= NGX_HTTP_PD_H2_FRAME) {
+
+        n = nghttp2_session_mem_send(h2->session, &p);
+
+        if (n == 0) {
+            break;
+        }
+
+        if (n < 0 || n > end - h2->out_last) {
+            ngx_http_pd_h2_why(h2, "HTTP/2: %s",
+                               n < 0 ? nghttp2_strerror((int) n)
+                                     : "oversized frame");
+            return NGX_ERROR;
+        }
+
+        h2->out_last = ngx_cpymem(h2->out_last, p, n);
+    }
+
+    return NGX_OK;
+}
+
+
+static int
+ngx_http_pd_h2_on_header(nghttp2_session *session, const nghttp2_frame *frame,
+    const uint8_t *name, size_t name_len, const uint8_t *value,
+    size_t value_len, uint8_t flags, void *data)
+{
+    ngx_http_pd_h2_t  *h2 = data;
+
+    if (frame->hd.stream_id != h2->stream) {
+        return 0;
+    }
+
+    if (name_len == 7 && ngx_memcmp(name, ":status", 7) == 0) {
+
+        if (value_len == 3 && ngx_memcmp(value, "200", 3) == 0) {
+            h2->status = 1;
+            return 0;
+        }
+
+        ngx_http_pd_h2_why(h2, "the peer answers HTTP status %*s: "
+                           "is it a pd-worker?", value_len, value);
+        return NGHTTP2_ERR_CALLBACK_FAILURE;
+    }
+
+    if (name_len == 12 && ngx_memcmp(name, "content-type", 12) == 0) {
+        h2->type = value_len >= 16
+                   && ngx_memcmp(value, "application/grpc", 16) == 0;
+        return 0;
+    }
+
+    if (name_len == 11 && ngx_memcmp(name, "grpc-status", 11) == 0) {
+        h2->grpc_status = ngx_atoi((u_char *) value, value_len);
+        return 0;
+    }
+
+    if (name_len == 12 && ngx_memcmp(name, "grpc-message", 12) == 0) {
+        ngx_http_pd_h2_why(h2, "%*s", ngx_min(value_len, 128), value);
+    }
+
+    return 0;
+}
+
+
+static int
+ngx_http_pd_h2_on_frame(nghttp2_session *session, const nghttp2_frame *frame,
+    void *data)
+{
+    ngx_http_pd_h2_t  *h2 = data;
+
+    if (frame->hd.type == NGHTTP2_HEADERS
+        && frame->hd.stream_id == h2->stream
+        && frame->headers.cat == NGHTTP2_HCAT_RESPONSE
+        && !h2->type)
+    {
+        ngx_http_pd_h2_why(h2, "the peer does not speak gRPC: "
+                           "is it a pd-worker?");
+        return NGHTTP2_ERR_CALLBACK_FAILURE;
+    }
+
+    return 0;
+}
+
+
+static int
+ngx_http_pd_h2_on_data(nghttp2_session *session, uint8_t flags, int32_t stream,
+    const uint8_t *p, size_t len, void *data)
+{
+    ngx_http_pd_h2_t  *h2 = data;
+
+    if (stream != h2->stream) {
+        return 0;
+    }
+
+    if (ngx_http_pd_grpc_parse(&h2->parser, (u_char *) p, len) != NGX_OK) {
+
+        if (h2->parser.error) {
+            ngx_http_pd_h2_why(h2, "%s", h2->parser.error);
+        }
+
+        return NGHTTP2_ERR_CALLBACK_FAILURE;
+    }
+
+    return 0;
+}
+
+
+static int
+ngx_http_pd_h2_on_close(nghttp2_session *session, int32_t stream,
+    uint32_t code, void *data)
+{
+    ngx_http_pd_h2_t  *h2 = data;
+
+    u_char  text[128];
+    size_t  len;
+
+    if (stream != h2->stream) {
+        return 0;
+    }
+
+    h2->ended = 1;
+
+    if (h2->grpc_status != -1) {
+        len = ngx_min(h2->why.len, sizeof(text));
+        ngx_memcpy(text, h2->why_text, len);
+
+        ngx_http_pd_h2_why(h2, "the worker has ended the stream: "
+                           "grpc-status %i \"%*s\"", h2->grpc_status, len,
+                           text);
+
+    } else {
+        ngx_http_pd_h2_why(h2, "the stream was reset: %s",
+                           nghttp2_http2_strerror(code));
+    }
+
+    return 0;
+}
+
+
+static ssize_t
+ngx_http_pd_h2_on_fill(nghttp2_session *session, int32_t stream, uint8_t *buf,
+    size_t len, uint32_t *flags, nghttp2_data_source *source, void *data)
+{
+    ngx_http_pd_h2_t  *h2 = data;
+
+    size_t  n;
+
+    n = h2->handlers->fill(h2->data, buf, len);
+
+    if (n == 0) {
+        h2->deferred = 1;
+        return NGHTTP2_ERR_DEFERRED;
+    }
+
+    return n;
+}
+
+
+static void
+ngx_http_pd_h2_why(ngx_http_pd_h2_t *h2, const char *fmt, ...)
+{
+    u_char   *p;
+    va_list   args;
+
+    va_start(args, fmt);
+    p = ngx_vslprintf(h2->why_text, h2->why_text + sizeof(h2->why_text), fmt,
+                      args);
+    va_end(args);
+
+    h2->why.data = h2->why_text;
+    h2->why.len = p - h2->why_text;
+}
+
+
+static void
+ngx_http_pd_h2_errno(ngx_http_pd_h2_t *h2, const char *what, ngx_err_t err)
+{
+    u_char  *p, text[128];
+
+    p = ngx_strerror(err, text, sizeof(text));
+
+    ngx_http_pd_h2_why(h2, "%s (%d: %*s)", what, err, (size_t) (p - text),
+                       text);
+}
+
+
+static void
+ngx_http_pd_h2_fail(ngx_http_pd_h2_t *h2)
+{
+    void                             *data;
+    u_char                           *p, *last;
+    u_char                            text[sizeof(h2->why_text)];
+    ngx_str_t                         why;
+    const ngx_http_pd_h2_handlers_t  *handlers;
+
+    if (h2->why.len == 0) {
+        ngx_http_pd_h2_why(h2, "internal error");
+    }
+
+    /* a peer's words go to the log */
+
+    why.data = text;
+    why.len = h2->why.len;
+    ngx_memcpy(text, h2->why_text, why.len);
+
+    for (p = text, last = text + why.len; p < last; p++) {
+        if (*p < 0x20 || *p > 0x7e) {
+            *p = '?';
+        }
+    }
+
+    handlers = h2->handlers;
+    data = h2->data;
+
+    ngx_http_pd_h2_close(h2);
+
+    handlers->closed(data, &why);
+}

@@ -1,0 +1,213 @@
+
+/*
+ * A worker's hello: see the header.
+ */
+
+
+#include "ngx_http_pd_hello.h"
+#include "ngx_http_pd_choose.h"
+#include "ngx_http_pd_ledger.h"
+
+
+#define NGX_HTTP_PD_DIGEST    32
+
+
+static void ngx_http_pd_hello_log_partner(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_worker_t *worker, ngx_log_t *log);
+
+
+static const char  *ngx_http_pd_hello_roles[] = {
+    "unknown", "prefill", "decode", "mixed"
+};
+
+
+static const char  *ngx_http_pd_hello_digests[] = {
+    "weights", "tokenizer", "chat template", "KV layout"
+};
+
+
+const char *
+ngx_http_pd_hello_check(Pd__V1__WorkerHello *hello)
+{
+    size_t                 len;
+    Pd__V1__Fingerprint  *f;
+
+    if (hello->protocol < NGX_HTTP_PD_PROTOCOL_MIN
+        || hello->protocol_min > NGX_HTTP_PD_PROTOCOL)
+    {
+        return "it speaks another version of the protocol";
+    }
+
+    len = ngx_strlen(hello->instance);
+
+    if (len == 0 || len > NGX_HTTP_PD_INSTANCE_MAX) {
+        return "its hello names no instance, or a too long one";
+    }
+
+    len = ngx_strlen(hello->model);
+
+    if (len == 0 || len > NGX_HTTP_PD_MODEL_MAX) {
+        return "its hello names no model, or a too long one";
+    }
+
+    if (ngx_strlen(hello->zone) > NGX_HTTP_PD_NAME_MAX) {
+        return "its hello has a too long zone";
+    }
+
+    if (hello->boot == 0) {
+        return "its hello has no boot id";
+    }
+
+    if (hello->role != PD__V1__ROLE__ROLE_PREFILL
+        && hello->role != PD__V1__ROLE__ROLE_DECODE
+        && hello->role != PD__V1__ROLE__ROLE_MIXED)
+    {
+        return "its hello has a role that is not known here";
+    }
+
+    f = hello->fingerprint;
+
+    if (f == NULL
+        || f->weights.len != NGX_HTTP_PD_DIGEST
+        || f->tokenizer.len != NGX_HTTP_PD_DIGEST
+        || f->chat_template.len != NGX_HTTP_PD_DIGEST
+        || f->layout.len != NGX_HTTP_PD_DIGEST)
+    {
+        return "its hello has no full fingerprint";
+    }
+
+    if (hello->block_size == 0 || hello->block_size > 65536
+        || hello->kv_blocks == 0 || hello->kv_blocks > NGX_MAX_UINT32_VALUE)
+    {
+        return "its hello has no sensible KV pool";
+    }
+
+    return NULL;
+}
+
+
+void
+ngx_http_pd_hello_learn(ngx_http_pd_zone_t *zone, ngx_http_pd_worker_t *worker,
+    Pd__V1__WorkerHello *hello)
+{
+    u_char     *p;
+    ngx_str_t   model;
+
+    /* sums over records are counted in its blocks */
+
+    if (worker->block_size != hello->block_size) {
+        worker->block_size = hello->block_size;
+        ngx_http_pd_ledger_rebuild(zone);
+    }
+
+    if (worker->boot != hello->boot) {
+        worker->boot = hello->boot;
+        worker->draining = 0;
+        worker->reported = 0;
+        worker->steps = 0;
+        worker->queued_tokens = 0;
+        worker->running = 0;
+        worker->waiting = 0;
+        worker->kv_free = hello->kv_blocks;
+    }
+
+    worker->tried = 1;
+    worker->known = 1;
+    worker->role = hello->role;
+    worker->max_model_len = hello->max_model_len;
+    worker->max_num_seqs = hello->max_num_seqs;
+    worker->kv_blocks = hello->kv_blocks;
+
+    model.data = (u_char *) hello->model;
+    model.len = ngx_strlen(hello->model);
+
+    worker->model_len = model.len;
+    ngx_memcpy(worker->model, model.data, model.len);
+    worker->model_hash = ngx_http_pd_zone_hash(zone, &model);
+
+    worker->instance_len = ngx_strlen(hello->instance);
+    ngx_memcpy(worker->instance, hello->instance, worker->instance_len);
+
+    if (!worker->labelled) {
+        worker->zone_len = ngx_strlen(hello->zone);
+        ngx_memcpy(worker->zone, hello->zone, worker->zone_len);
+    }
+
+    p = worker->digests;
+    p = ngx_cpymem(p, hello->fingerprint->weights.data, NGX_HTTP_PD_DIGEST);
+    p = ngx_cpymem(p, hello->fingerprint->tokenizer.data, NGX_HTTP_PD_DIGEST);
+    p = ngx_cpymem(p, hello->fingerprint->chat_template.data,
+                   NGX_HTTP_PD_DIGEST);
+    ngx_memcpy(p, hello->fingerprint->layout.data, NGX_HTTP_PD_DIGEST);
+}
+
+
+void
+ngx_http_pd_hello_log(ngx_http_pd_zone_t *zone, ngx_http_pd_worker_t *worker,
+    ngx_log_t *log)
+{
+    ngx_log_error(NGX_LOG_NOTICE, log, 0,
+                  "pd: attached to worker \"%*s\": %s of model \"%*s\", "
+                  "%uL blocks of %uD tokens",
+                  (size_t) worker->address_len, worker->address,
+                  ngx_http_pd_hello_roles[worker->role],
+                  (size_t) worker->model_len, worker->model,
+                  worker->kv_blocks, worker->block_size);
+
+    if (worker->asserted != PD__V1__ROLE__ROLE_UNKNOWN
+        && worker->asserted != worker->role)
+    {
+        ngx_log_error(NGX_LOG_ERR, log, 0,
+                      "pd: worker \"%*s\" is not used: the configuration "
+                      "calls it %s and it runs with --role %s",
+                      (size_t) worker->address_len, worker->address,
+                      ngx_http_pd_hello_roles[worker->asserted],
+                      ngx_http_pd_hello_roles[worker->role]);
+    }
+
+    ngx_http_pd_hello_log_partner(zone, worker, log);
+}
+
+
+/* a worker of the other role with the same model and other weights */
+
+static void
+ngx_http_pd_hello_log_partner(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_worker_t *worker, ngx_log_t *log)
+{
+    ngx_uint_t             i, n;
+    ngx_http_pd_worker_t  *other;
+
+    for (i = 0; i < zone->sh->nworkers; i++) {
+        other = &zone->sh->workers[i];
+
+        if (!ngx_http_pd_choose_serves(other, worker->cluster,
+                                       worker->model_hash)
+            || other->role == worker->role
+            || other->role == PD__V1__ROLE__ROLE_MIXED
+            || worker->role == PD__V1__ROLE__ROLE_MIXED
+            || ngx_http_pd_choose_pair_fits(worker, other))
+        {
+            continue;
+        }
+
+        for (n = 0; n < 3; n++) {
+            if (ngx_memcmp(worker->digests + n * NGX_HTTP_PD_DIGEST,
+                           other->digests + n * NGX_HTTP_PD_DIGEST,
+                           NGX_HTTP_PD_DIGEST)
+                != 0)
+            {
+                break;
+            }
+        }
+
+        ngx_log_error(NGX_LOG_ERR, log, 0,
+                      "pd: workers \"%*s\" and \"%*s\" serve model \"%*s\" "
+                      "with different %s, and are never paired",
+                      (size_t) worker->address_len, worker->address,
+                      (size_t) other->address_len, other->address,
+                      (size_t) worker->model_len, worker->model,
+                      ngx_http_pd_hello_digests[n]);
+        return;
+    }
+}

@@ -1,0 +1,743 @@
+
+/*
+ * The ledger: see the header.
+ */
+
+
+#include "ngx_http_pd_ledger.h"
+#include "ngx_http_pd_choose.h"
+
+
+#define NGX_HTTP_PD_LEDGER_GRANT    100000     /* us to take a grant */
+#define NGX_HTTP_PD_LEDGER_STUCK    8          /* models that wait, looked at */
+
+
+static ngx_http_pd_record_t *ngx_http_pd_ledger_alloc(ngx_http_pd_zone_t *zone,
+    uint32_t *index);
+static void ngx_http_pd_ledger_free(ngx_http_pd_zone_t *zone, uint32_t index);
+static void ngx_http_pd_ledger_charge(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_record_t *record, ngx_int_t sign);
+static void ngx_http_pd_ledger_drop(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_record_t *record);
+static ngx_int_t ngx_http_pd_ledger_place(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_record_t *record);
+static void ngx_http_pd_ledger_enqueue(ngx_http_pd_zone_t *zone,
+    uint32_t index);
+static void ngx_http_pd_ledger_dequeue(ngx_http_pd_zone_t *zone,
+    uint32_t index);
+static void ngx_http_pd_ledger_run_cluster(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_zone_cluster_t *cluster);
+static void ngx_http_pd_ledger_grant(ngx_http_pd_zone_t *zone, uint32_t index);
+static void ngx_http_pd_ledger_ungrant(ngx_http_pd_zone_t *zone,
+    uint32_t index);
+static ngx_uint_t ngx_http_pd_ledger_nobody(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_cluster_t *cluster, uint64_t model);
+
+
+ngx_int_t
+ngx_http_pd_ledger_admit(ngx_http_pd_zone_t *zone, ngx_http_pd_need_t *need,
+    uint32_t *index, ngx_http_pd_refused_e *why)
+{
+    uint64_t                     model;
+    ngx_http_pd_shared_t        *sh;
+    ngx_http_pd_record_t        *record;
+    ngx_http_pd_zone_cluster_t  *cluster;
+
+    sh = zone->sh;
+    cluster = &sh->clusters[need->cluster->shared];
+
+    if (need->cluster->shared_id == 0
+        || cluster->id != need->cluster->shared_id)
+    {
+        *why = NGX_HTTP_PD_REFUSED_TABLE;
+        return NGX_DECLINED;
+    }
+
+    model = ngx_http_pd_zone_hash(zone, &need->model);
+
+    if (ngx_http_pd_ledger_nobody(zone, need->cluster, model)) {
+        *why = NGX_HTTP_PD_REFUSED_MODEL;
+        return NGX_DECLINED;
+    }
+
+    record = ngx_http_pd_ledger_alloc(zone, index);
+
+    if (record == NULL) {
+        *why = NGX_HTTP_PD_REFUSED_TABLE;
+        return NGX_DECLINED;
+    }
+
+    record->number = need->number;
+    record->model = model;
+    record->order = ++sh->last_order;
+    record->slot = zone->slot;
+    record->cluster = need->cluster->shared;
+    record->prompt = ngx_min(need->prompt, NGX_MAX_INT32_VALUE);
+    record->output = need->output ? ngx_min(need->output, NGX_MAX_INT32_VALUE)
+                                  : NGX_HTTP_PD_LEDGER_OUTPUT;
+    record->single = (need->output == 1);
+
+    if (cluster->queued == 0
+        && ngx_http_pd_ledger_place(zone, record) == NGX_OK)
+    {
+        record->state = NGX_HTTP_PD_RECORD_RUNNING;
+        return NGX_OK;
+    }
+
+    if (cluster->queued >= need->cluster->queue) {
+        ngx_http_pd_ledger_free(zone, *index);
+        *why = NGX_HTTP_PD_REFUSED_QUEUE;
+        return NGX_DECLINED;
+    }
+
+    /* requests for another model may wait in front, and need not hold us */
+
+    ngx_http_pd_ledger_enqueue(zone, *index);
+    ngx_http_pd_ledger_run_cluster(zone, cluster);
+
+    return NGX_AGAIN;
+}
+
+
+ngx_int_t
+ngx_http_pd_ledger_again(ngx_http_pd_zone_t *zone, uint32_t index,
+    ngx_uint_t avoid)
+{
+    ngx_http_pd_record_t  *record;
+
+    record = &zone->sh->records[index];
+
+    ngx_http_pd_ledger_drop(zone, record);
+
+    record->avoid[2] = record->avoid[1];
+    record->avoid[1] = record->avoid[0];
+    record->avoid[0] = avoid;
+
+    if (ngx_http_pd_ledger_place(zone, record) == NGX_OK) {
+        ngx_http_pd_ledger_run(zone);
+        return NGX_OK;
+    }
+
+    /* whoever has refused may be the only one: let it be asked later */
+
+    ngx_memset(record->avoid, 0xff, sizeof(record->avoid));
+
+    ngx_http_pd_ledger_enqueue(zone, index);
+    ngx_http_pd_ledger_run(zone);
+
+    return NGX_AGAIN;
+}
+
+
+ngx_int_t
+ngx_http_pd_ledger_again_decode(ngx_http_pd_zone_t *zone, uint32_t index,
+    ngx_uint_t avoid)
+{
+    ngx_int_t              rc;
+    ngx_http_pd_record_t  *record;
+
+    record = &zone->sh->records[index];
+
+    ngx_http_pd_ledger_charge(zone, record, -1);
+
+    record->decode = NGX_HTTP_PD_NONE;
+    record->avoid[2] = record->avoid[1];
+    record->avoid[1] = record->avoid[0];
+    record->avoid[0] = avoid;
+
+    rc = ngx_http_pd_choose_decode(zone, record);
+
+    if (rc == NGX_OK) {
+        record->unseen_decode = 1;
+    }
+
+    ngx_http_pd_ledger_charge(zone, record, 1);
+
+    return rc;
+}
+
+
+uint32_t
+ngx_http_pd_ledger_take(ngx_http_pd_zone_t *zone)
+{
+    uint32_t               index;
+    ngx_http_pd_slot_t    *slot;
+    ngx_http_pd_record_t  *record;
+
+    slot = &zone->sh->slots[zone->slot];
+    slot->stalled = 0;
+
+    index = slot->grants;
+
+    if (index != NGX_HTTP_PD_NIL) {
+        record = &zone->sh->records[index];
+        record->state = NGX_HTTP_PD_RECORD_RUNNING;
+        slot->grants = record->next;
+    }
+
+    return index;
+}
+
+
+void
+ngx_http_pd_ledger_exact(ngx_http_pd_zone_t *zone, uint32_t index,
+    size_t prompt)
+{
+    ngx_http_pd_record_t  *record;
+
+    record = &zone->sh->records[index];
+
+    ngx_http_pd_ledger_charge(zone, record, -1);
+    record->prompt = ngx_min(prompt, NGX_MAX_INT32_VALUE);
+    ngx_http_pd_ledger_charge(zone, record, 1);
+}
+
+
+void
+ngx_http_pd_ledger_seen(ngx_http_pd_zone_t *zone, uint32_t index,
+    ngx_uint_t decode)
+{
+    ngx_http_pd_record_t  *record;
+
+    record = &zone->sh->records[index];
+
+    ngx_http_pd_ledger_charge(zone, record, -1);
+
+    if (decode) {
+        record->unseen_decode = 0;
+
+    } else {
+        record->unseen_prefill = 0;
+    }
+
+    ngx_http_pd_ledger_charge(zone, record, 1);
+}
+
+
+void
+ngx_http_pd_ledger_progress(ngx_http_pd_zone_t *zone, uint32_t index,
+    size_t tokens)
+{
+    ngx_http_pd_record_t  *record;
+
+    record = &zone->sh->records[index];
+
+    ngx_http_pd_ledger_charge(zone, record, -1);
+    record->output -= ngx_min(record->output, tokens);
+    ngx_http_pd_ledger_charge(zone, record, 1);
+}
+
+
+void
+ngx_http_pd_ledger_prefilled(ngx_http_pd_zone_t *zone, uint32_t index)
+{
+    ngx_http_pd_record_t  *record;
+
+    record = &zone->sh->records[index];
+
+    ngx_http_pd_ledger_charge(zone, record, -1);
+    record->prefill = NGX_HTTP_PD_NONE;
+    ngx_http_pd_ledger_charge(zone, record, 1);
+}
+
+
+void
+ngx_http_pd_ledger_release(ngx_http_pd_zone_t *zone, uint32_t index)
+{
+    ngx_http_pd_record_t  *record;
+
+    record = &zone->sh->records[index];
+
+    switch (record->state) {
+
+    case NGX_HTTP_PD_RECORD_QUEUED:
+        ngx_http_pd_ledger_dequeue(zone, index);
+        break;
+
+    case NGX_HTTP_PD_RECORD_GRANTED:
+        ngx_http_pd_ledger_ungrant(zone, index);
+        break;
+    }
+
+    ngx_http_pd_ledger_drop(zone, record);
+    ngx_http_pd_ledger_free(zone, index);
+    ngx_http_pd_ledger_run(zone);
+}
+
+
+void
+ngx_http_pd_ledger_run(ngx_http_pd_zone_t *zone)
+{
+    ngx_uint_t                   i;
+    ngx_http_pd_zone_cluster_t  *cluster;
+
+    for (i = 0; i < NGX_HTTP_PD_ZONE_CLUSTERS; i++) {
+        cluster = &zone->sh->clusters[i];
+
+        if (cluster->queued) {
+            ngx_http_pd_ledger_run_cluster(zone, cluster);
+        }
+    }
+}
+
+
+/*
+ * In the order of the queue, but who waits for one model does not hold up who
+ * waits for another, and nobody waits for a process that stands still.
+ */
+
+static void
+ngx_http_pd_ledger_run_cluster(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_zone_cluster_t *cluster)
+{
+    uint32_t               index, next;
+    uint64_t               stuck[NGX_HTTP_PD_LEDGER_STUCK];
+    ngx_uint_t             i, n;
+    ngx_http_pd_record_t  *record;
+
+    n = 0;
+
+    for (index = cluster->head; index != NGX_HTTP_PD_NIL; index = next) {
+        record = &zone->sh->records[index];
+        next = record->next;
+
+        if (zone->sh->slots[record->slot].stalled) {
+            continue;
+        }
+
+        for (i = 0; i < n; i++) {
+            if (stuck[i] == record->model) {
+                break;
+            }
+        }
+
+        if (i < n) {
+            continue;
+        }
+
+        if (ngx_http_pd_ledger_place(zone, record) != NGX_OK) {
+            stuck[n++] = record->model;
+
+            if (n == NGX_HTTP_PD_LEDGER_STUCK) {
+                return;
+            }
+
+            continue;
+        }
+
+        ngx_http_pd_ledger_dequeue(zone, index);
+        ngx_http_pd_ledger_grant(zone, index);
+    }
+}
+
+
+static void
+ngx_http_pd_ledger_grant(ngx_http_pd_zone_t *zone, uint32_t index)
+{
+    uint64_t                     now, interval;
+    ngx_http_pd_slot_t          *slot;
+    ngx_http_pd_record_t        *record;
+    ngx_http_pd_zone_cluster_t  *cluster;
+
+    record = &zone->sh->records[index];
+    slot = &zone->sh->slots[record->slot];
+    cluster = &zone->sh->clusters[record->cluster];
+
+    now = ngx_http_pd_now_us();
+
+    if (cluster->granted) {
+        interval = now - cluster->granted;
+        cluster->interval += ((int64_t) interval - (int64_t) cluster->interval)
+                             / 8;
+    }
+
+    cluster->granted = now;
+
+    record->state = NGX_HTTP_PD_RECORD_GRANTED;
+    record->since = now;
+    record->next = slot->grants;
+    slot->grants = index;
+
+    ngx_http_pd_zone_wake(zone, record->slot);
+}
+
+
+static void
+ngx_http_pd_ledger_ungrant(ngx_http_pd_zone_t *zone, uint32_t index)
+{
+    uint32_t              *link;
+    ngx_http_pd_record_t  *records;
+
+    records = zone->sh->records;
+    link = &zone->sh->slots[records[index].slot].grants;
+
+    while (*link != index) {
+        link = &records[*link].next;
+    }
+
+    *link = records[index].next;
+}
+
+
+void
+ngx_http_pd_ledger_expire(ngx_http_pd_zone_t *zone)
+{
+    uint32_t               index, next;
+    uint64_t               now;
+    ngx_uint_t             i, moved;
+    ngx_http_pd_slot_t    *slot;
+    ngx_http_pd_record_t  *record;
+
+    now = ngx_http_pd_now_us();
+    moved = 0;
+
+    for (i = 0; i < NGX_HTTP_PD_ZONE_SLOTS; i++) {
+        slot = &zone->sh->slots[i];
+
+        if (slot->pid == 0 || i == zone->slot) {
+            continue;
+        }
+
+        for (index = slot->grants; index != NGX_HTTP_PD_NIL; index = next) {
+            record = &zone->sh->records[index];
+            next = record->next;
+
+            if (now - record->since < NGX_HTTP_PD_LEDGER_GRANT) {
+                continue;
+            }
+
+            slot->stalled = 1;
+            moved = 1;
+
+            ngx_http_pd_ledger_ungrant(zone, index);
+            ngx_http_pd_ledger_drop(zone, record);
+            ngx_http_pd_ledger_enqueue(zone, index);
+        }
+    }
+
+    if (moved) {
+        ngx_http_pd_ledger_run(zone);
+    }
+}
+
+
+ngx_uint_t
+ngx_http_pd_ledger_retry_after(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_cluster_t *cluster)
+{
+    uint64_t                     seconds;
+    ngx_http_pd_zone_cluster_t  *zc;
+
+    zc = &zone->sh->clusters[cluster->shared];
+
+    seconds = (zc->interval * (zc->queued + 1) + 999999) / 1000000;
+
+    return ngx_max(1, ngx_min(seconds, 60));
+}
+
+
+void
+ngx_http_pd_ledger_forget(ngx_http_pd_zone_t *zone, ngx_uint_t slot)
+{
+    uint32_t               index;
+    ngx_http_pd_record_t  *record;
+
+    for (index = 0; index < zone->sh->fresh; index++) {
+        record = &zone->sh->records[index];
+
+        if (record->state != NGX_HTTP_PD_RECORD_FREE && record->slot == slot) {
+            ngx_http_pd_ledger_release(zone, index);
+        }
+    }
+}
+
+
+/*
+ * Whoever held the lock may have died in the middle of anything.  What a
+ * record says about itself is written in single words and holds; lists and sums
+ * are made anew.
+ */
+
+void
+ngx_http_pd_ledger_rebuild(ngx_http_pd_zone_t *zone)
+{
+    uint32_t               index;
+    ngx_uint_t             i;
+    ngx_http_pd_slot_t    *slot;
+    ngx_http_pd_shared_t  *sh;
+    ngx_http_pd_worker_t  *worker;
+    ngx_http_pd_record_t  *record;
+
+    sh = zone->sh;
+
+    for (i = 0; i < NGX_HTTP_PD_ZONE_CLUSTERS; i++) {
+        sh->clusters[i].head = NGX_HTTP_PD_NIL;
+        sh->clusters[i].tail = NGX_HTTP_PD_NIL;
+        sh->clusters[i].queued = 0;
+    }
+
+    for (i = 0; i < NGX_HTTP_PD_ZONE_SLOTS; i++) {
+        sh->slots[i].grants = NGX_HTTP_PD_NIL;
+    }
+
+    for (i = 0; i < NGX_HTTP_PD_ZONE_WORKERS; i++) {
+        worker = &sh->workers[i];
+        worker->jobs = 0;
+        worker->unseen_jobs = 0;
+        worker->unseen_tokens = 0;
+        worker->held_blocks = 0;
+    }
+
+    sh->free = NGX_HTTP_PD_NIL;
+
+    for (index = 0; index < sh->fresh; index++) {
+        record = &sh->records[index];
+
+        switch (record->state) {
+
+        case NGX_HTTP_PD_RECORD_FREE:
+            record->next = sh->free;
+            sh->free = index;
+            break;
+
+        case NGX_HTTP_PD_RECORD_QUEUED:
+            record->prefill = NGX_HTTP_PD_NONE;
+            record->decode = NGX_HTTP_PD_NONE;
+            ngx_http_pd_ledger_enqueue(zone, index);
+            break;
+
+        case NGX_HTTP_PD_RECORD_GRANTED:
+            slot = &sh->slots[record->slot];
+            record->next = slot->grants;
+            slot->grants = index;
+            ngx_http_pd_ledger_charge(zone, record, 1);
+            break;
+
+        case NGX_HTTP_PD_RECORD_RUNNING:
+            ngx_http_pd_ledger_charge(zone, record, 1);
+            break;
+        }
+    }
+}
+
+
+static ngx_http_pd_record_t *
+ngx_http_pd_ledger_alloc(ngx_http_pd_zone_t *zone, uint32_t *index)
+{
+    ngx_http_pd_shared_t  *sh;
+    ngx_http_pd_record_t  *record;
+
+    sh = zone->sh;
+
+    if (sh->free != NGX_HTTP_PD_NIL) {
+        *index = sh->free;
+        sh->free = sh->records[*index].next;
+
+    } else if (sh->fresh < sh->nrecords) {
+        *index = sh->fresh++;
+
+    } else {
+        return NULL;
+    }
+
+    record = &sh->records[*index];
+
+    ngx_memzero(record, sizeof(ngx_http_pd_record_t));
+
+    record->prefill = NGX_HTTP_PD_NONE;
+    record->decode = NGX_HTTP_PD_NONE;
+    ngx_memset(record->avoid, 0xff, sizeof(record->avoid));
+
+    return record;
+}
+
+
+static void
+ngx_http_pd_ledger_free(ngx_http_pd_zone_t *zone, uint32_t index)
+{
+    ngx_http_pd_record_t  *record;
+
+    record = &zone->sh->records[index];
+
+    record->state = NGX_HTTP_PD_RECORD_FREE;
+    record->next = zone->sh->free;
+    zone->sh->free = index;
+}
+
+
+/* what the record adds to its workers' sums; always the same way up and down */
+
+static void
+ngx_http_pd_ledger_charge(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_record_t *record, ngx_int_t sign)
+{
+    uint64_t               blocks;
+    ngx_http_pd_worker_t  *worker;
+
+    if (record->prefill != NGX_HTTP_PD_NONE) {
+        worker = &zone->sh->workers[record->prefill];
+        worker->jobs += sign;
+
+        if (record->unseen_prefill) {
+            worker->unseen_jobs += sign;
+            worker->unseen_tokens += sign * (int64_t) record->prompt;
+
+            blocks = ngx_http_pd_choose_blocks(worker, record->prompt);
+            worker->held_blocks += sign * (int64_t) blocks;
+        }
+    }
+
+    if (record->decode != NGX_HTTP_PD_NONE) {
+        worker = &zone->sh->workers[record->decode];
+        worker->jobs += sign;
+
+        blocks = ngx_http_pd_choose_blocks(worker, record->output);
+
+        if (record->unseen_decode) {
+            worker->unseen_jobs += sign;
+            blocks += ngx_http_pd_choose_blocks(worker, record->prompt);
+
+            if (!record->handed) {
+                worker->unseen_tokens += sign * (int64_t) record->prompt;
+            }
+        }
+
+        worker->held_blocks += sign * (int64_t) blocks;
+    }
+}
+
+
+static void
+ngx_http_pd_ledger_drop(ngx_http_pd_zone_t *zone, ngx_http_pd_record_t *record)
+{
+    ngx_http_pd_ledger_charge(zone, record, -1);
+
+    record->prefill = NGX_HTTP_PD_NONE;
+    record->decode = NGX_HTTP_PD_NONE;
+}
+
+
+static ngx_int_t
+ngx_http_pd_ledger_place(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_record_t *record)
+{
+    if (ngx_http_pd_choose(zone, record) != NGX_OK) {
+        return NGX_AGAIN;
+    }
+
+    record->unseen_prefill = 1;
+    record->unseen_decode = 1;
+    record->handed = (record->prefill != NGX_HTTP_PD_NONE);
+
+    ngx_http_pd_ledger_charge(zone, record, 1);
+
+    return NGX_OK;
+}
+
+
+/* by order: new requests at the tail, those that come back near the head */
+
+static void
+ngx_http_pd_ledger_enqueue(ngx_http_pd_zone_t *zone, uint32_t index)
+{
+    uint32_t                     after;
+    ngx_http_pd_record_t        *record, *records;
+    ngx_http_pd_zone_cluster_t  *cluster;
+
+    records = zone->sh->records;
+    record = &records[index];
+    cluster = &zone->sh->clusters[record->cluster];
+
+    after = cluster->tail;
+
+    while (after != NGX_HTTP_PD_NIL && records[after].order > record->order) {
+        after = records[after].prev;
+    }
+
+    record->state = NGX_HTTP_PD_RECORD_QUEUED;
+    record->prev = after;
+
+    if (after == NGX_HTTP_PD_NIL) {
+        record->next = cluster->head;
+        cluster->head = index;
+
+    } else {
+        record->next = records[after].next;
+        records[after].next = index;
+    }
+
+    if (record->next == NGX_HTTP_PD_NIL) {
+        cluster->tail = index;
+
+    } else {
+        records[record->next].prev = index;
+    }
+
+    cluster->queued++;
+}
+
+
+static void
+ngx_http_pd_ledger_dequeue(ngx_http_pd_zone_t *zone, uint32_t index)
+{
+    ngx_http_pd_record_t        *record, *records;
+    ngx_http_pd_zone_cluster_t  *cluster;
+
+    records = zone->sh->records;
+    record = &records[index];
+    cluster = &zone->sh->clusters[record->cluster];
+
+    if (record->prev == NGX_HTTP_PD_NIL) {
+        cluster->head = record->next;
+
+    } else {
+        records[record->prev].next = record->next;
+    }
+
+    if (record->next == NGX_HTTP_PD_NIL) {
+        cluster->tail = record->prev;
+
+    } else {
+        records[record->next].prev = record->prev;
+    }
+
+    cluster->queued--;
+}
+
+
+/*
+ * The model does not exist if nobody serves it, provided that everybody who
+ * might has been asked for once: at start, workers appear one by one.
+ */
+
+static ngx_uint_t
+ngx_http_pd_ledger_nobody(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_cluster_t *cluster, uint64_t model)
+{
+    ngx_uint_t             i, known;
+    ngx_http_pd_worker_t  *worker;
+
+    known = 0;
+
+    for (i = 0; i < zone->sh->nworkers; i++) {
+        worker = &zone->sh->workers[i];
+
+        if (worker->id == 0 || worker->cluster != cluster->shared) {
+            continue;
+        }
+
+        if (!worker->tried) {
+            return 0;
+        }
+
+        if (worker->known) {
+            if (model == 0 || worker->model_hash == model) {
+                return 0;
+            }
+
+            known = 1;
+        }
+    }
+
+    return known;
+}

@@ -1,0 +1,348 @@
+
+/*
+ * The dispatcher in one nginx process: see the header.
+ *
+ * Only processes that serve requests have one; nginx's helpers, which run the
+ * same hooks, have not.
+ */
+
+
+#include "ngx_http_pd_process.h"
+#include "ngx_http_pd_attempt.h"
+
+
+#define NGX_HTTP_PD_PROCESS_TICK    1000
+#define NGX_HTTP_PD_PROCESS_QUICK   100      /* while requests wait */
+
+
+static ngx_int_t ngx_http_pd_process_listen(ngx_http_pd_process_t *process);
+static void ngx_http_pd_process_wake_handler(ngx_event_t *rev);
+static void ngx_http_pd_process_self_handler(ngx_event_t *ev);
+static void ngx_http_pd_process_tick_handler(ngx_event_t *ev);
+static void ngx_http_pd_process_sync(ngx_http_pd_process_t *process);
+static ngx_uint_t ngx_http_pd_process_wants(ngx_http_pd_process_t *process,
+    ngx_http_pd_worker_t *worker);
+
+
+ngx_http_pd_process_t  *ngx_http_pd_process;
+
+
+ngx_int_t
+ngx_http_pd_process_init(ngx_cycle_t *cycle)
+{
+    ngx_http_pd_process_t    *process;
+    ngx_http_pd_main_conf_t  *pmcf;
+
+    if (ngx_process != NGX_PROCESS_WORKER && ngx_process != NGX_PROCESS_SINGLE)
+    {
+        return NGX_OK;
+    }
+
+    pmcf = ngx_http_cycle_get_module_main_conf(cycle, ngx_http_pd_module);
+
+    if (pmcf == NULL || pmcf->clusters.nelts == 0) {
+        return NGX_OK;
+    }
+
+    process = ngx_pcalloc(cycle->pool, sizeof(ngx_http_pd_process_t));
+    if (process == NULL) {
+        return NGX_ERROR;
+    }
+
+    process->conf = pmcf;
+    process->zone = pmcf->zone->data;
+    process->log = cycle->log;
+
+    ngx_rbtree_init(&process->jobs, &process->sentinel,
+                    ngx_rbtree_insert_value);
+
+    process->self.handler = ngx_http_pd_process_self_handler;
+    process->self.data = process;
+    process->self.log = cycle->log;
+
+    process->tick.handler = ngx_http_pd_process_tick_handler;
+    process->tick.data = process;
+    process->tick.log = cycle->log;
+    process->tick.cancelable = 1;
+
+    process->zone->self = &process->self;
+
+    if (ngx_http_pd_zone_enter(process->zone, cycle->log) != NGX_OK
+        || ngx_http_pd_process_listen(process) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    ngx_http_pd_process = process;
+
+    ngx_http_pd_process_sync(process);
+
+    ngx_add_timer(&process->tick, NGX_HTTP_PD_PROCESS_TICK);
+
+    return NGX_OK;
+}
+
+
+void
+ngx_http_pd_process_exit(ngx_cycle_t *cycle)
+{
+    ngx_uint_t              i;
+    ngx_http_pd_process_t  *process;
+
+    process = ngx_http_pd_process;
+
+    if (process == NULL) {
+        return;
+    }
+
+    /* requests that are left are nginx's to end; the workers see the end of
+     * the stream, and cancel what it had */
+
+    process->terminating = 1;
+    process->draining = 1;
+
+    for (i = 0; i < NGX_HTTP_PD_ZONE_WORKERS; i++) {
+        if (process->attaches[i]) {
+            ngx_http_pd_attach_flush(process->attaches[i]);
+            ngx_http_pd_attach_destroy(process->attaches[i]);
+        }
+    }
+
+    if (process->tick.timer_set) {
+        ngx_del_timer(&process->tick);
+    }
+
+    if (process->wake) {
+        ngx_close_connection(process->wake);
+    }
+
+    ngx_http_pd_process = NULL;
+
+    ngx_http_pd_zone_leave(process->zone);
+}
+
+
+/* other processes wake this one by its slot's eventfd */
+
+static ngx_int_t
+ngx_http_pd_process_listen(ngx_http_pd_process_t *process)
+{
+    ngx_fd_t           fd;
+    ngx_connection_t  *c;
+
+    fd = process->zone->sh->slots[process->zone->slot].wake;
+
+    if (fd == -1) {
+        return NGX_OK;
+    }
+
+    c = ngx_get_connection(fd, process->log);
+    if (c == NULL) {
+        return NGX_ERROR;
+    }
+
+    c->data = process;
+    c->log = process->log;
+    c->read->log = process->log;
+    c->write->log = process->log;
+    c->read->handler = ngx_http_pd_process_wake_handler;
+
+    process->wake = c;
+
+    return ngx_handle_read_event(c->read, 0);
+}
+
+
+static void
+ngx_http_pd_process_wake_handler(ngx_event_t *rev)
+{
+    uint64_t                n;
+    ngx_connection_t       *c;
+    ngx_http_pd_process_t  *process;
+
+    c = rev->data;
+    process = c->data;
+
+    /* nginx leaves: the streams to the workers hear of it as well */
+
+    if (c->close) {
+        c->close = 0;
+        return;
+    }
+
+    while (read(c->fd, &n, sizeof(n)) == sizeof(n)) { /* void */ }
+
+    rev->ready = 0;
+
+    if (ngx_handle_read_event(rev, 0) != NGX_OK) {
+        ngx_log_error(NGX_LOG_ALERT, process->log, 0,
+                      "pd: cannot be woken any more");
+    }
+
+    ngx_http_pd_process_self_handler(&process->self);
+}
+
+
+static void
+ngx_http_pd_process_self_handler(ngx_event_t *ev)
+{
+    ngx_http_pd_process_t  *process = ev->data;
+
+    ngx_http_pd_process_sync(process);
+    ngx_http_pd_attempt_grants(process);
+}
+
+
+static void
+ngx_http_pd_process_tick_handler(ngx_event_t *ev)
+{
+    ngx_http_pd_zone_t     *zone;
+    ngx_http_pd_process_t  *process;
+
+    process = ev->data;
+    zone = process->zone;
+
+    if ((ngx_msec_int_t) (ngx_current_msec - process->swept)
+        >= NGX_HTTP_PD_PROCESS_TICK)
+    {
+        process->swept = ngx_current_msec;
+        ngx_http_pd_zone_sweep(zone, process->log);
+    }
+
+    ngx_http_pd_zone_lock(zone);
+    ngx_http_pd_ledger_expire(zone);
+    ngx_http_pd_ledger_run(zone);
+    ngx_http_pd_zone_unlock(zone);
+
+    ngx_http_pd_process_self_handler(&process->self);
+
+    if (!ev->timer_set) {
+        ngx_add_timer(ev, process->queued ? NGX_HTTP_PD_PROCESS_QUICK
+                                          : NGX_HTTP_PD_PROCESS_TICK);
+    }
+}
+
+
+void
+ngx_http_pd_process_watch(ngx_http_pd_process_t *process)
+{
+    ngx_add_timer(&process->tick, NGX_HTTP_PD_PROCESS_QUICK);
+}
+
+
+/* one stream for each worker of our clusters */
+
+static void
+ngx_http_pd_process_sync(ngx_http_pd_process_t *process)
+{
+    ngx_uint_t             i, n, wanted, later;
+    ngx_http_pd_shared_t  *sh;
+    ngx_http_pd_worker_t  *worker;
+    ngx_http_pd_attach_t  *attach, *gone[NGX_HTTP_PD_ZONE_WORKERS];
+
+    sh = process->zone->sh;
+
+    if (process->changes == sh->changes || process->terminating) {
+        return;
+    }
+
+    n = 0;
+    later = 0;
+
+    ngx_http_pd_zone_lock(process->zone);
+
+    for (i = 0; i < sh->nworkers; i++) {
+        worker = &sh->workers[i];
+        attach = process->attaches[i];
+
+        wanted = ngx_http_pd_process_wants(process, worker);
+
+        if (attach && (!wanted || attach->id != worker->id)) {
+
+            if (!ngx_queue_empty(&attach->sides)) {
+                later = 1;
+                continue;
+            }
+
+            gone[n++] = attach;
+            process->attaches[i] = NULL;
+        }
+
+        if (wanted && process->attaches[i] == NULL) {
+            process->attaches[i] = ngx_http_pd_attach_create(process, worker);
+
+            if (process->attaches[i] == NULL) {
+                later = 1;
+            }
+        }
+    }
+
+    process->changes = later ? 0 : sh->changes;
+
+    ngx_http_pd_zone_unlock(process->zone);
+
+    for (i = 0; i < n; i++) {
+        ngx_http_pd_attach_destroy(gone[i]);
+    }
+}
+
+
+static ngx_uint_t
+ngx_http_pd_process_wants(ngx_http_pd_process_t *process,
+    ngx_http_pd_worker_t *worker)
+{
+    ngx_uint_t               i;
+    ngx_http_pd_cluster_t  **clusters;
+
+    if (worker->id == 0 || worker->down
+        || !(worker->configured || worker->lease))
+    {
+        return 0;
+    }
+
+    clusters = process->conf->clusters.elts;
+
+    for (i = 0; i < process->conf->clusters.nelts; i++) {
+        if (clusters[i]->shared_id
+            && clusters[i]->shared == worker->cluster)
+        {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+void
+ngx_http_pd_process_shutdown(ngx_http_pd_process_t *process,
+    ngx_uint_t at_once)
+{
+    process->draining = 1;
+
+    if (at_once && !process->terminating) {
+        process->terminating = 1;
+        ngx_http_pd_attempt_terminate(process);
+    }
+
+    ngx_http_pd_process_settle(process);
+}
+
+
+void
+ngx_http_pd_process_settle(ngx_http_pd_process_t *process)
+{
+    ngx_uint_t  i;
+
+    if (!process->draining || process->drained || process->unsettled) {
+        return;
+    }
+
+    process->drained = 1;
+
+    for (i = 0; i < NGX_HTTP_PD_ZONE_WORKERS; i++) {
+        if (process->attaches[i]) {
+            ngx_http_pd_attach_drain(process->attaches[i]);
+        }
+    }
+}

@@ -1,0 +1,764 @@
+
+/*
+ * The shared zone: see the header for what it holds.
+ *
+ *     master      init (fresh, or handed on by the old configuration),
+ *                 configure
+ *     process     enter ... lock, unlock ... sweep ... leave
+ *
+ * Liveness without pids: each process holds a record lock on its byte of a
+ * memfd that all have inherited from the master.  The kernel drops the lock
+ * when, and only when, the process ends.  The same descriptor must never be
+ * closed or opened again by a living process, that would drop its lock.
+ *
+ * Waking: an eventfd for each slot, made once, so that processes of different
+ * generations can wake each other.  A slot without one looks by timer.
+ */
+
+
+#include "ngx_http_pd_zone.h"
+#include "ngx_http_pd_ledger.h"
+
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+
+
+static ngx_int_t ngx_http_pd_zone_init(ngx_shm_zone_t *shm_zone, void *data);
+static ngx_int_t ngx_http_pd_zone_fresh(ngx_shm_zone_t *shm_zone,
+    ngx_http_pd_zone_t *zone);
+static ngx_int_t ngx_http_pd_zone_files(ngx_http_pd_zone_t *zone,
+    ngx_log_t *log);
+static void ngx_http_pd_zone_cleanup(void *data);
+static void ngx_http_pd_zone_place_cluster(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_cluster_t *cluster, ngx_log_t *log);
+static void ngx_http_pd_zone_free_clusters(ngx_http_pd_zone_t *zone);
+static ngx_uint_t ngx_http_pd_zone_alive(ngx_http_pd_zone_t *zone,
+    ngx_uint_t slot);
+static void ngx_http_pd_zone_forget(ngx_http_pd_zone_t *zone, ngx_uint_t slot);
+
+
+char *
+ngx_http_pd_zone_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_pd_main_conf_t  *pmcf = conf;
+
+    u_char              *p;
+    ssize_t              size;
+    ngx_str_t           *value, name, s;
+    ngx_pool_cleanup_t  *cln;
+    ngx_http_pd_zone_t  *zone;
+
+    if (pmcf->zone) {
+        return "is duplicate: one zone serves all clusters";
+    }
+
+    value = cf->args->elts;
+
+    name.data = value[1].data;
+
+    p = (u_char *) ngx_strchr(name.data, ':');
+
+    if (p == NULL || p == name.data) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid \"pd_zone %V\": write NAME:SIZE, "
+                           "for example pd:32m", &value[1]);
+        return NGX_CONF_ERROR;
+    }
+
+    name.len = p - name.data;
+
+    s.data = p + 1;
+    s.len = value[1].data + value[1].len - s.data;
+
+    size = ngx_parse_size(&s);
+
+    if (size == NGX_ERROR || size < NGX_HTTP_PD_ZONE_MIN) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid size \"%V\" in \"pd_zone %V\": "
+                           "use 512k or more, for example 32m",
+                           &s, &value[1]);
+        return NGX_CONF_ERROR;
+    }
+
+    cln = ngx_pool_cleanup_add(cf->pool, sizeof(ngx_http_pd_zone_t));
+    if (cln == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    cln->handler = ngx_http_pd_zone_cleanup;
+
+    zone = cln->data;
+    ngx_memzero(zone, sizeof(ngx_http_pd_zone_t));
+    zone->cycle = cf->cycle;
+
+    pmcf->zone = ngx_shared_memory_add(cf, &name, size, &ngx_http_pd_module);
+    if (pmcf->zone == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    pmcf->zone->init = ngx_http_pd_zone_init;
+    pmcf->zone->data = zone;
+
+    return NGX_CONF_OK;
+}
+
+
+static ngx_int_t
+ngx_http_pd_zone_init(ngx_shm_zone_t *shm_zone, void *data)
+{
+    ngx_http_pd_zone_t  *old = data;
+
+    ngx_http_pd_zone_t  *zone;
+
+    zone = shm_zone->data;
+    zone->shpool = (ngx_slab_pool_t *) shm_zone->shm.addr;
+
+    if (old == NULL && !shm_zone->shm.exists) {
+        return ngx_http_pd_zone_fresh(shm_zone, zone);
+    }
+
+    zone->sh = zone->shpool->data;
+
+    if (old) {
+        zone->previous = old;
+        zone->nfiles = old->nfiles;
+        ngx_memcpy(zone->files, old->files, sizeof(zone->files));
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_pd_zone_fresh(ngx_shm_zone_t *shm_zone, ngx_http_pd_zone_t *zone)
+{
+    size_t                 size, records;
+    u_char                 random[16 + sizeof(uint64_t)];
+    ngx_uint_t             i;
+    ngx_http_pd_shared_t  *sh;
+
+    /* all free pages in one piece; they come from mmap() and are zero */
+
+    size = zone->shpool->pfree * ngx_pagesize;
+
+    sh = ngx_slab_alloc(zone->shpool, size);
+    if (sh == NULL) {
+        ngx_log_error(NGX_LOG_EMERG, shm_zone->shm.log, 0,
+                      "pd_zone \"%V\" is too small", &shm_zone->shm.name);
+        return NGX_ERROR;
+    }
+
+    records = size - offsetof(ngx_http_pd_shared_t, records);
+
+    sh->nrecords = ngx_min(records / sizeof(ngx_http_pd_record_t),
+                           NGX_HTTP_PD_NIL - 1);
+    sh->free = NGX_HTTP_PD_NIL;
+
+    for (i = 0; i < NGX_HTTP_PD_ZONE_SLOTS; i++) {
+        sh->slots[i].wake = -1;
+        sh->slots[i].grants = NGX_HTTP_PD_NIL;
+    }
+
+    for (i = 0; i < NGX_HTTP_PD_ZONE_CLUSTERS; i++) {
+        sh->clusters[i].head = NGX_HTTP_PD_NIL;
+        sh->clusters[i].tail = NGX_HTTP_PD_NIL;
+    }
+
+    if (getrandom(random, sizeof(random), 0) != sizeof(random)) {
+        ngx_log_error(NGX_LOG_EMERG, shm_zone->shm.log, ngx_errno,
+                      "getrandom() failed");
+        return NGX_ERROR;
+    }
+
+    *ngx_hex_dump(sh->frontend_id, random, 16) = '\0';
+    ngx_memcpy(&sh->seed, random + 16, sizeof(sh->seed));
+
+    zone->sh = sh;
+    zone->shpool->data = sh;
+
+    return ngx_http_pd_zone_files(zone, shm_zone->shm.log);
+}
+
+
+static ngx_int_t
+ngx_http_pd_zone_files(ngx_http_pd_zone_t *zone, ngx_log_t *log)
+{
+    ngx_fd_t               fd;
+    ngx_uint_t             i, n;
+    ngx_core_conf_t       *ccf;
+    ngx_http_pd_shared_t  *sh;
+
+    sh = zone->sh;
+    zone->owner = 1;
+
+    sh->liveness = memfd_create("ngx_pd", MFD_CLOEXEC);
+
+    if (sh->liveness == -1) {
+        ngx_log_error(NGX_LOG_EMERG, log, ngx_errno, "memfd_create() failed");
+        return NGX_ERROR;
+    }
+
+    zone->files[zone->nfiles++] = sh->liveness;
+
+    /*
+     * A few generations of processes live at once while reloads wait for long
+     * answers.  The first configuration decides: later ones cannot give
+     * descriptors to processes that run already.
+     */
+
+    ccf = (ngx_core_conf_t *) ngx_get_conf(zone->cycle->conf_ctx,
+                                           ngx_core_module);
+
+    n = ngx_min(4 * ccf->worker_processes + 4, NGX_HTTP_PD_ZONE_SLOTS);
+
+    for (i = 0; i < n; i++) {
+        fd = eventfd(0, EFD_NONBLOCK|EFD_CLOEXEC);
+
+        if (fd == -1) {
+            ngx_log_error(NGX_LOG_WARN, log, ngx_errno,
+                          "eventfd() failed: queued pd requests may wait "
+                          "0.1 s longer than they must");
+            break;
+        }
+
+        sh->slots[i].wake = fd;
+        zone->files[zone->nfiles++] = fd;
+    }
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_pd_zone_cleanup(void *data)
+{
+    ngx_http_pd_zone_t  *zone = data;
+
+    ngx_uint_t  i;
+
+    if (!zone->owner) {
+        return;
+    }
+
+    for (i = 0; i < zone->nfiles; i++) {
+        (void) close(zone->files[i]);
+    }
+}
+
+
+void
+ngx_http_pd_zone_configure(ngx_http_pd_main_conf_t *pmcf, ngx_log_t *log)
+{
+    ngx_uint_t               i;
+    ngx_http_pd_zone_t      *zone;
+    ngx_http_pd_shared_t    *sh;
+    ngx_http_pd_cluster_t  **clusters;
+
+    zone = pmcf->zone->data;
+    sh = zone->sh;
+
+    /* the old configuration ends here, if there was one */
+
+    if (zone->previous) {
+        zone->previous->owner = 0;
+        zone->previous = NULL;
+        zone->owner = 1;
+    }
+
+    clusters = pmcf->clusters.elts;
+
+    ngx_http_pd_zone_lock(zone);
+
+    zone->generation = ++sh->generation;
+    sh->changes++;
+
+    for (i = 0; i < NGX_HTTP_PD_ZONE_CLUSTERS; i++) {
+        sh->clusters[i].configured = 0;
+    }
+
+    for (i = 0; i < sh->nworkers; i++) {
+        sh->workers[i].configured = 0;
+    }
+
+    for (i = 0; i < pmcf->clusters.nelts; i++) {
+        ngx_http_pd_zone_place_cluster(zone, clusters[i], log);
+    }
+
+    ngx_http_pd_zone_wake_all(zone);
+
+    ngx_http_pd_zone_unlock(zone);
+}
+
+
+static void
+ngx_http_pd_zone_place_cluster(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_cluster_t *cluster, ngx_log_t *log)
+{
+    ngx_uint_t                   i, place;
+    ngx_http_pd_shared_t        *sh;
+    ngx_http_pd_worker_t        *worker;
+    ngx_http_pd_worker_conf_t   *conf;
+    ngx_http_pd_zone_cluster_t  *zc;
+
+    sh = zone->sh;
+    place = NGX_HTTP_PD_NONE;
+
+    for (i = 0; i < NGX_HTTP_PD_ZONE_CLUSTERS; i++) {
+        zc = &sh->clusters[i];
+
+        if (zc->id == 0) {
+            if (place == NGX_HTTP_PD_NONE) {
+                place = i;
+            }
+
+        } else if (zc->name_len == cluster->name.len
+                   && ngx_memcmp(zc->name, cluster->name.data, zc->name_len)
+                      == 0)
+        {
+            place = i;
+            break;
+        }
+    }
+
+    if (place == NGX_HTTP_PD_NONE) {
+        ngx_log_error(NGX_LOG_ERR, log, 0,
+                      "pd cluster \"%V\" finds no place beside those of "
+                      "earlier configurations that still have requests; "
+                      "reload again", &cluster->name);
+        cluster->shared_id = 0;
+        return;
+    }
+
+    zc = &sh->clusters[place];
+
+    if (zc->id == 0) {
+        zc->id = ++sh->last_id;
+        zc->name_len = cluster->name.len;
+        ngx_memcpy(zc->name, cluster->name.data, cluster->name.len);
+        zc->interval = 0;
+        zc->granted = 0;
+    }
+
+    zc->configured = 1;
+    zc->direct_threshold = cluster->direct_threshold;
+    cluster->shared = place;
+    cluster->shared_id = zc->id;
+
+    conf = cluster->workers.elts;
+
+    for (i = 0; i < cluster->workers.nelts; i++) {
+
+        worker = ngx_http_pd_zone_worker_add(zone, place, &conf[i].address);
+
+        if (worker == NULL) {
+            ngx_log_error(NGX_LOG_ERR, log, 0,
+                          "pd worker \"%V\" finds no place among %d workers",
+                          &conf[i].address, NGX_HTTP_PD_ZONE_WORKERS);
+            continue;
+        }
+
+        worker->configured = 1;
+        worker->asserted = conf[i].role;
+        worker->weight = conf[i].weight;
+        worker->max_streams = conf[i].max_streams;
+        worker->down = conf[i].down;
+        worker->backup = conf[i].backup;
+        worker->labelled = (conf[i].zone.len != 0);
+
+        if (worker->labelled) {
+            worker->zone_len = conf[i].zone.len;
+            ngx_memcpy(worker->zone, conf[i].zone.data, conf[i].zone.len);
+        }
+    }
+
+    for (i = 0; i < sh->nworkers; i++) {
+        worker = &sh->workers[i];
+
+        if (worker->id && worker->cluster == place && !cluster->registration) {
+            worker->lease = 0;
+        }
+    }
+}
+
+
+ngx_int_t
+ngx_http_pd_zone_enter(ngx_http_pd_zone_t *zone, ngx_log_t *log)
+{
+    struct flock           lock;
+    ngx_uint_t             slot;
+    ngx_http_pd_shared_t  *sh;
+
+    sh = zone->sh;
+    slot = (ngx_process == NGX_PROCESS_WORKER) ? ngx_process_slot : 0;
+
+    ngx_memzero(&lock, sizeof(struct flock));
+    lock.l_type = F_WRLCK;
+    lock.l_whence = SEEK_SET;
+    lock.l_start = slot;
+    lock.l_len = 1;
+
+    ngx_http_pd_zone_lock(zone);
+
+    if (fcntl(sh->liveness, F_SETLK, &lock) == -1) {
+        ngx_http_pd_zone_unlock(zone);
+        ngx_log_error(NGX_LOG_ALERT, log, ngx_errno,
+                      "pd process slot %ui is taken", slot);
+        return NGX_ERROR;
+    }
+
+    ngx_http_pd_zone_forget(zone, slot);
+
+    zone->slot = slot;
+    zone->entered = 1;
+    zone->owner = 0;
+    sh->slots[slot].pid = ngx_pid;
+
+    ngx_http_pd_zone_unlock(zone);
+
+    return NGX_OK;
+}
+
+
+void
+ngx_http_pd_zone_leave(ngx_http_pd_zone_t *zone)
+{
+    if (!zone->entered) {
+        return;
+    }
+
+    ngx_http_pd_zone_lock(zone);
+    ngx_http_pd_zone_forget(zone, zone->slot);
+    ngx_http_pd_zone_unlock(zone);
+
+    zone->entered = 0;
+}
+
+
+void
+ngx_http_pd_zone_lock(ngx_http_pd_zone_t *zone)
+{
+    ngx_shmtx_lock(&zone->shpool->mutex);
+
+    if (zone->sh->dirty) {
+        ngx_http_pd_ledger_rebuild(zone);
+    }
+
+    zone->sh->dirty = 1;
+}
+
+
+void
+ngx_http_pd_zone_unlock(ngx_http_pd_zone_t *zone)
+{
+    zone->sh->dirty = 0;
+
+    ngx_shmtx_unlock(&zone->shpool->mutex);
+}
+
+
+void
+ngx_http_pd_zone_sweep(ngx_http_pd_zone_t *zone, ngx_log_t *log)
+{
+    ngx_pid_t              pid;
+    uint64_t               now;
+    ngx_uint_t             i;
+    ngx_http_pd_shared_t  *sh;
+    ngx_http_pd_worker_t  *worker;
+
+    sh = zone->sh;
+
+    ngx_http_pd_zone_lock(zone);
+
+    /* the lowest slot that lives sweeps for all */
+
+    for (i = 0; i < NGX_HTTP_PD_ZONE_SLOTS; i++) {
+
+        pid = sh->slots[i].pid;
+
+        if (pid == 0 || i == zone->slot) {
+            continue;
+        }
+
+        if (ngx_http_pd_zone_alive(zone, i)) {
+            if (i < zone->slot) {
+                goto done;
+            }
+
+            continue;
+        }
+
+        ngx_http_pd_zone_forget(zone, i);
+
+        ngx_log_error(NGX_LOG_NOTICE, log, 0,
+                      "pd: forgot the requests of process %P", pid);
+    }
+
+    now = ngx_http_pd_now_us();
+
+    for (i = 0; i < sh->nworkers; i++) {
+        worker = &sh->workers[i];
+
+        if (worker->lease && worker->lease < now) {
+            worker->lease = 0;
+            sh->changes++;
+
+            ngx_log_error(NGX_LOG_WARN, log, 0,
+                          "pd: the lease of worker \"%*s\" has ended",
+                          (size_t) worker->address_len, worker->address);
+        }
+
+        if (worker->id && !worker->configured && !worker->lease
+            && worker->jobs == 0
+            && !ngx_http_pd_zone_attached_any(zone, worker))
+        {
+            worker->id = 0;
+        }
+    }
+
+    ngx_http_pd_zone_free_clusters(zone);
+
+done:
+
+    ngx_http_pd_zone_unlock(zone);
+}
+
+
+/* clusters that no configuration names, once their last request is gone */
+
+static void
+ngx_http_pd_zone_free_clusters(ngx_http_pd_zone_t *zone)
+{
+    ngx_uint_t             i;
+    ngx_uint_t             used[NGX_HTTP_PD_ZONE_CLUSTERS];
+    ngx_http_pd_shared_t  *sh;
+
+    sh = zone->sh;
+
+    for (i = 0; i < NGX_HTTP_PD_ZONE_CLUSTERS; i++) {
+        used[i] = sh->clusters[i].configured || sh->clusters[i].queued;
+    }
+
+    for (i = 0; i < sh->nworkers; i++) {
+        if (sh->workers[i].id) {
+            used[sh->workers[i].cluster] = 1;
+        }
+    }
+
+    for (i = 0; i < NGX_HTTP_PD_ZONE_CLUSTERS; i++) {
+        if (!used[i]) {
+            sh->clusters[i].id = 0;
+        }
+    }
+}
+
+
+static ngx_uint_t
+ngx_http_pd_zone_alive(ngx_http_pd_zone_t *zone, ngx_uint_t slot)
+{
+    struct flock  lock;
+
+    ngx_memzero(&lock, sizeof(struct flock));
+    lock.l_type = F_WRLCK;
+    lock.l_whence = SEEK_SET;
+    lock.l_start = slot;
+    lock.l_len = 1;
+
+    if (fcntl(zone->sh->liveness, F_GETLK, &lock) == -1) {
+        return 1;
+    }
+
+    return lock.l_type != F_UNLCK;
+}
+
+
+/* a process has ended: so have its requests and its connections */
+
+static void
+ngx_http_pd_zone_forget(ngx_http_pd_zone_t *zone, ngx_uint_t slot)
+{
+    ngx_http_pd_slot_t  *s;
+
+    s = &zone->sh->slots[slot];
+
+    if (s->pid == 0) {
+        return;
+    }
+
+    ngx_http_pd_ledger_forget(zone, slot);
+
+    s->pid = 0;
+    s->stalled = 0;
+    s->grants = NGX_HTTP_PD_NIL;
+    ngx_memzero(s->attached, sizeof(s->attached));
+}
+
+
+void
+ngx_http_pd_zone_wake(ngx_http_pd_zone_t *zone, ngx_uint_t slot)
+{
+    uint64_t             one;
+    ngx_http_pd_slot_t  *s;
+
+    if (zone->entered && slot == zone->slot) {
+        ngx_post_event(zone->self, &ngx_posted_events);
+        return;
+    }
+
+    s = &zone->sh->slots[slot];
+
+    if (s->pid == 0 || s->wake == -1) {
+        return;
+    }
+
+    /* EAGAIN means that it is awake already */
+
+    one = 1;
+
+    if (write(s->wake, &one, sizeof(uint64_t)) == -1) {
+        return;
+    }
+}
+
+
+void
+ngx_http_pd_zone_wake_all(ngx_http_pd_zone_t *zone)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; i < NGX_HTTP_PD_ZONE_SLOTS; i++) {
+        ngx_http_pd_zone_wake(zone, i);
+    }
+}
+
+
+/*
+ * Names come from clients: the seed keeps them from choosing two with the same
+ * hash (FNV-1a).
+ */
+
+uint64_t
+ngx_http_pd_zone_hash(ngx_http_pd_zone_t *zone, ngx_str_t *model)
+{
+    uint64_t    hash;
+    ngx_uint_t  i;
+
+    if (model->len == 0) {
+        return 0;
+    }
+
+    hash = zone->sh->seed ^ 14695981039346656037u;
+
+    for (i = 0; i < model->len; i++) {
+        hash ^= model->data[i];
+        hash *= 1099511628211u;
+    }
+
+    return hash ? hash : 1;
+}
+
+
+ngx_http_pd_worker_t *
+ngx_http_pd_zone_worker(ngx_http_pd_zone_t *zone, ngx_uint_t index,
+    uint64_t id)
+{
+    ngx_http_pd_worker_t  *worker;
+
+    worker = &zone->sh->workers[index];
+
+    return (worker->id == id) ? worker : NULL;
+}
+
+
+ngx_http_pd_worker_t *
+ngx_http_pd_zone_worker_add(ngx_http_pd_zone_t *zone, ngx_uint_t cluster,
+    ngx_str_t *address)
+{
+    ngx_uint_t             i;
+    ngx_http_pd_shared_t  *sh;
+    ngx_http_pd_worker_t  *worker, *spare;
+
+    sh = zone->sh;
+    spare = NULL;
+
+    for (i = 0; i < NGX_HTTP_PD_ZONE_WORKERS; i++) {
+        worker = &sh->workers[i];
+
+        if (worker->id == 0) {
+            if (spare == NULL) {
+                spare = worker;
+            }
+
+        } else if (worker->cluster == cluster
+                   && worker->address_len == address->len
+                   && ngx_memcmp(worker->address, address->data, address->len)
+                      == 0)
+        {
+            return worker;
+        }
+    }
+
+    if (spare == NULL) {
+        return NULL;
+    }
+
+    ngx_memzero(spare, sizeof(ngx_http_pd_worker_t));
+
+    spare->id = ++sh->last_id;
+    sh->nworkers = ngx_max(sh->nworkers,
+                           ngx_http_pd_worker_index(zone, spare) + 1);
+    spare->cluster = cluster;
+    spare->weight = 1;
+    spare->address_len = address->len;
+    ngx_memcpy(spare->address, address->data, address->len);
+
+    sh->changes++;
+
+    return spare;
+}
+
+
+ngx_uint_t
+ngx_http_pd_zone_attached_any(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_worker_t *worker)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; i < NGX_HTTP_PD_ZONE_SLOTS; i++) {
+        if (zone->sh->slots[i].pid
+            && ngx_http_pd_zone_attached(zone, i, worker))
+        {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+ngx_uint_t
+ngx_http_pd_zone_attached(ngx_http_pd_zone_t *zone, ngx_uint_t slot,
+    ngx_http_pd_worker_t *worker)
+{
+    ngx_uint_t  i;
+
+    i = ngx_http_pd_worker_index(zone, worker);
+
+    return (zone->sh->slots[slot].attached[i / 64] >> (i % 64)) & 1;
+}
+
+
+void
+ngx_http_pd_zone_set_attached(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_worker_t *worker, ngx_uint_t attached)
+{
+    uint64_t    *word, bit;
+    ngx_uint_t   i;
+
+    i = ngx_http_pd_worker_index(zone, worker);
+
+    word = &zone->sh->slots[zone->slot].attached[i / 64];
+    bit = (uint64_t) 1 << (i % 64);
+
+    *word = attached ? (*word | bit) : (*word & ~bit);
+}

@@ -1,0 +1,256 @@
+
+/*
+ * What all nginx processes know together: the clusters, the workers with their
+ * last load reports, the processes themselves, and one record for each request
+ * that was admitted.
+ *
+ * The tables have a fixed size and lie in one piece of the zone; nothing is
+ * allocated after the start.  All of it is read and written under one lock,
+ * the zone's slab mutex, which is the only lock that nginx frees if its holder
+ * dies.  Whoever locks and finds "dirty" set knows that this has happened, and
+ * rebuilds lists and sums from the records.
+ *
+ * Every counter is a sum over records, and a record belongs to a process: to
+ * forget a dead process means to drop its records, and no count is ever wrong
+ * for long.
+ */
+
+
+#ifndef _NGX_HTTP_PD_ZONE_H_INCLUDED_
+#define _NGX_HTTP_PD_ZONE_H_INCLUDED_
+
+
+#include "ngx_http_pd_cluster.h"
+
+
+#define NGX_HTTP_PD_ZONE_CLUSTERS    64
+#define NGX_HTTP_PD_ZONE_WORKERS     256
+#define NGX_HTTP_PD_ZONE_SLOTS       1024    /* NGX_MAX_PROCESSES */
+#define NGX_HTTP_PD_ZONE_MIN         (512 * 1024)
+
+#define NGX_HTTP_PD_MODEL_MAX        256
+#define NGX_HTTP_PD_INSTANCE_MAX     128
+#define NGX_HTTP_PD_DIGESTS          128     /* four of SHA-256 */
+
+#define NGX_HTTP_PD_NONE             0xffff        /* no worker */
+#define NGX_HTTP_PD_NIL              0xffffffff    /* end of a list */
+
+
+/* a worker's numbers; each set by whom its comment says */
+
+typedef struct {
+    uint64_t     id;                  /* of this entry, never reused; 0: free */
+    ngx_uint_t   cluster;
+
+    /* the configuration, or the registration */
+
+    uint8_t      address_len;
+    u_char       address[NGX_HTTP_PD_ADDRESS_MAX];
+    uint8_t      labelled;            /* the file says zone= */
+    uint8_t      zone_len;
+    u_char       zone[NGX_HTTP_PD_NAME_MAX];
+    uint8_t      asserted;            /* role= of the file, or UNKNOWN */
+    uint8_t      configured;
+    uint8_t      down;
+    uint8_t      backup;
+    uint32_t     weight;
+    uint32_t     max_streams;
+    uint64_t     lease;               /* end, us of our clock; 0: none */
+
+    /* its last hello */
+
+    uint8_t      tried;               /* somebody has tried to reach it */
+    uint8_t      known;               /* it has said hello once */
+    uint8_t      role;
+    uint8_t      draining;
+    uint16_t     model_len;
+    u_char       model[NGX_HTTP_PD_MODEL_MAX];
+    uint64_t     model_hash;
+    uint8_t      instance_len;
+    u_char       instance[NGX_HTTP_PD_INSTANCE_MAX];
+    u_char       digests[NGX_HTTP_PD_DIGESTS];
+    uint64_t     boot;
+    uint32_t     max_model_len;
+    uint32_t     block_size;
+    uint32_t     max_num_seqs;
+    uint64_t     kv_blocks;
+
+    /* its newest load report */
+
+    uint64_t     steps;
+    uint64_t     reported;            /* us of our clock; 0: never */
+    uint64_t     queued_tokens;
+    uint64_t     kv_free;
+    uint32_t     running;
+    uint32_t     waiting;
+
+    /* sums over records; rebuilt after a death */
+
+    uint32_t     jobs;
+    uint32_t     unseen_jobs;         /* not in the report yet */
+    uint64_t     unseen_tokens;       /* of prompts, not in the report yet */
+    uint64_t     held_blocks;         /* promised, not in the report (yet) */
+
+    uint64_t     chosen;              /* order of the last choice, for ties */
+} ngx_http_pd_worker_t;
+
+
+typedef enum {
+    NGX_HTTP_PD_RECORD_FREE = 0,
+    NGX_HTTP_PD_RECORD_QUEUED,
+    NGX_HTTP_PD_RECORD_GRANTED,       /* has workers; its process shall know */
+    NGX_HTTP_PD_RECORD_RUNNING
+} ngx_http_pd_record_state_e;
+
+
+/* one admitted request */
+
+typedef struct {
+    uint64_t     number;              /* the job's, in its process */
+    uint64_t     model;               /* hash of the name, 0: any */
+    uint64_t     order;               /* place in the queue */
+    uint64_t     since;               /* granted, us of our clock */
+
+    uint32_t     next;                /* free list, queue or grants */
+    uint32_t     prev;                /* queue */
+
+    uint16_t     slot;
+    uint8_t      cluster;
+    uint8_t      state;
+
+    /* what it needs */
+
+    uint32_t     prompt;              /* tokens: an estimate, then exact */
+    uint32_t     output;              /* tokens still to come */
+    uint8_t      split;               /* not to a decode worker alone */
+    uint8_t      single;              /* one token: no decode worker */
+
+    /* what it has */
+
+    uint8_t      unseen_prefill;      /* charges not in a report yet */
+    uint8_t      unseen_decode;
+    uint8_t      handed;              /* decode gets the prompt's KV */
+    uint16_t     prefill;             /* workers, or NGX_HTTP_PD_NONE */
+    uint16_t     decode;
+    uint16_t     avoid[3];            /* workers that have refused it */
+} ngx_http_pd_record_t;
+
+
+typedef struct {
+    uint64_t     id;                  /* of this entry, never reused; 0: free */
+    uint8_t      configured;
+    uint8_t      name_len;
+    u_char       name[NGX_HTTP_PD_NAME_MAX];
+    uint32_t     direct_threshold;    /* tokens, 0: off */
+    uint32_t     head;                /* of the queue */
+    uint32_t     tail;
+    uint32_t     queued;
+    uint64_t     granted;             /* us: when the queue last moved */
+    uint64_t     interval;            /* us between grants, smoothed */
+} ngx_http_pd_zone_cluster_t;
+
+
+/* a process of nginx */
+
+typedef struct {
+    ngx_pid_t    pid;                 /* 0: free */
+    ngx_fd_t     wake;                /* eventfd of all generations, or -1 */
+    ngx_uint_t   stalled;             /* it did not take a grant */
+    uint32_t     grants;              /* records granted to it */
+    uint64_t     attached[NGX_HTTP_PD_ZONE_WORKERS / 64];
+} ngx_http_pd_slot_t;
+
+
+typedef struct {
+    ngx_uint_t                   dirty;
+
+    u_char                       frontend_id[33];
+    uint64_t                     seed;         /* of model_hash */
+    uint64_t                     generation;
+    uint64_t                     changes;      /* of the set of workers */
+    uint64_t                     last_id;
+    uint64_t                     last_order;
+    ngx_fd_t                     liveness;     /* memfd, a byte per slot */
+
+    ngx_uint_t                   nworkers;     /* entries ever used */
+    uint32_t                     nrecords;     /* that fit */
+    uint32_t                     fresh;        /* from here on: never used */
+    uint32_t                     free;         /* list of those given back */
+
+    ngx_http_pd_zone_cluster_t   clusters[NGX_HTTP_PD_ZONE_CLUSTERS];
+    ngx_http_pd_worker_t         workers[NGX_HTTP_PD_ZONE_WORKERS];
+    ngx_http_pd_slot_t           slots[NGX_HTTP_PD_ZONE_SLOTS];
+    ngx_http_pd_record_t         records[1];
+} ngx_http_pd_shared_t;
+
+
+/* one configuration's view of it, in the master and in each process */
+
+typedef struct ngx_http_pd_zone_s  ngx_http_pd_zone_t;
+
+struct ngx_http_pd_zone_s {
+    ngx_http_pd_shared_t        *sh;
+    ngx_slab_pool_t             *shpool;
+    ngx_cycle_t                 *cycle;
+    uint64_t                     generation;
+    ngx_uint_t                   slot;         /* after enter */
+    unsigned                     entered:1;
+    ngx_http_pd_zone_t          *previous;     /* configuration's view */
+    ngx_event_t                 *self;         /* posted to wake this process */
+
+    /* the zone's files, to be closed by the last configuration that has it */
+
+    unsigned                     owner:1;
+    ngx_uint_t                   nfiles;
+    ngx_fd_t                     files[NGX_HTTP_PD_ZONE_SLOTS + 1];
+};
+
+
+/* pd_zone NAME:SIZE */
+char *ngx_http_pd_zone_directive(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+
+/* the new configuration's clusters and workers take their places */
+void ngx_http_pd_zone_configure(ngx_http_pd_main_conf_t *pmcf,
+    ngx_log_t *log);
+
+/* this process takes its slot, and leaves it */
+ngx_int_t ngx_http_pd_zone_enter(ngx_http_pd_zone_t *zone, ngx_log_t *log);
+void ngx_http_pd_zone_leave(ngx_http_pd_zone_t *zone);
+
+void ngx_http_pd_zone_lock(ngx_http_pd_zone_t *zone);
+void ngx_http_pd_zone_unlock(ngx_http_pd_zone_t *zone);
+
+/* once a second: what dead processes and ended leases have left */
+void ngx_http_pd_zone_sweep(ngx_http_pd_zone_t *zone, ngx_log_t *log);
+
+/* the rest is called under the lock */
+
+/* wakes another process to look at its grants and at the workers */
+void ngx_http_pd_zone_wake(ngx_http_pd_zone_t *zone, ngx_uint_t slot);
+void ngx_http_pd_zone_wake_all(ngx_http_pd_zone_t *zone);
+
+uint64_t ngx_http_pd_zone_hash(ngx_http_pd_zone_t *zone, ngx_str_t *model);
+
+/* the worker if the entry is still the one that was meant, or NULL */
+ngx_http_pd_worker_t *ngx_http_pd_zone_worker(ngx_http_pd_zone_t *zone,
+    ngx_uint_t index, uint64_t id);
+
+/* finds or makes the entry of an address; NULL: the table is full */
+ngx_http_pd_worker_t *ngx_http_pd_zone_worker_add(ngx_http_pd_zone_t *zone,
+    ngx_uint_t cluster, ngx_str_t *address);
+
+/* this process's stream to the worker is up; some process's is; that one's */
+void ngx_http_pd_zone_set_attached(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_worker_t *worker, ngx_uint_t attached);
+ngx_uint_t ngx_http_pd_zone_attached_any(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_worker_t *worker);
+ngx_uint_t ngx_http_pd_zone_attached(ngx_http_pd_zone_t *zone,
+    ngx_uint_t slot, ngx_http_pd_worker_t *worker);
+
+
+#define ngx_http_pd_worker_index(zone, worker)                               \
+    ((ngx_uint_t) ((worker) - (zone)->sh->workers))
+
+
+#endif /* _NGX_HTTP_PD_ZONE_H_INCLUDED_ */
