@@ -129,8 +129,8 @@ $(HELP_LIB): $(HELP_OBJ)
 	@rm -f $@
 	$(AR) rcs $@ $^
 
-$(BUILD)/t/unit/test_engine $(BUILD)/t/unit/test_engine_routes $(BUILD)/t/unit/test_engine_kvx: $(BUILD)/t/unit/double_model.o
-$(BUILD)/t/unit/test_engine_routes: $(BUILD)/t/unit/double_kvx.o
+$(filter $(BUILD)/t/unit/test_engine%,$(UNIT_BIN)): $(BUILD)/t/unit/double_model.o
+$(BUILD)/t/unit/test_engine_routes $(BUILD)/t/unit/test_engine_faults: $(BUILD)/t/unit/double_kvx.o
 
 $(BUILD)/t/unit/test_%: $(BUILD)/t/unit/test_%.o $(HELP_LIB) $(ROOM_LIBS)
 	$(CC) $(PD_LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) -lcmocka $(PD_LIBS)

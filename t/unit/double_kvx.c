@@ -61,8 +61,7 @@ struct double_net {
     struct double_counts counts;
 };
 
-/* ---- bytes --------------------------------------------------------------------------------------
- */
+/* ---- bytes ----------------------------------------------------------------------------------- */
 
 static size_t block_bytes(const struct pd_kv_pool *pool)
 {
@@ -85,8 +84,7 @@ static void read_block(const struct fetch *fetch, size_t index)
                block_bytes(pool));
 }
 
-/* ---- ends, under the lock -----------------------------------------------------------------------
- */
+/* ---- ends, under the lock -------------------------------------------------------------------- */
 
 static void end_offer(struct offer *offer)
 {
@@ -118,8 +116,7 @@ static void close_fetch(struct fetch *fetch, const char *why)
     end_fetch(fetch);
 }
 
-/* ---- progress, under the lock -------------------------------------------------------------------
- */
+/* ---- progress, under the lock ---------------------------------------------------------------- */
 
 static struct offer *find_offer(struct double_net *net, const char *instance, uint64_t generation)
 {
@@ -217,8 +214,7 @@ static void pump(struct double_net *net)
     }
 }
 
-/* ---- the net ------------------------------------------------------------------------------------
- */
+/* ---- the net --------------------------------------------------------------------------------- */
 
 struct double_net *double_net_create(void)
 {
@@ -285,8 +281,7 @@ void double_net_wait(struct double_net *net, bool (*yes)(const struct double_cou
     }
 }
 
-/* ---- the room's functions -----------------------------------------------------------------------
- */
+/* ---- the room's functions -------------------------------------------------------------------- */
 
 struct pd_kvx *double_kvx_create(struct double_net *net, const char *instance,
                                  const struct pd_kv_pool *pool,
@@ -412,6 +407,7 @@ void pd_kvx_recycled(struct pd_kvx *kvx, const int32_t *blocks, size_t count)
     const struct fetch *fetch;
 
     pthread_mutex_lock(&kvx->net->lock);
+    kvx->net->counts.recycled += count;
     for (size_t i = 0; i < count; i++) {
         LIST_FOREACH (offer, &kvx->net->offers, link) {
             if (offer->kvx == kvx && contains(offer->blocks, offer->block_count, blocks[i]))

@@ -29,6 +29,7 @@ struct double_counts {
     int broken_fences; /* see above */
     size_t blocks_read, blocks_skipped;
     int ready_calls;
+    size_t recycled;            /* blocks */
     int most_ready_after_claim; /* chunks that one claimed ticket was told of */
 };
 struct double_counts double_net_counts(struct double_net *net);

@@ -16,8 +16,7 @@
 
 enum { ATTACH = 7, ATTEMPT = 1, WAIT_S = 20 };
 
-/* ---- what the engine says -----------------------------------------------------------------------
- */
+/* ---- what the engine says -------------------------------------------------------------------- */
 
 static struct lab_answer *answer_of(struct lab *lab, const struct pd_attempt *id)
 {
@@ -74,8 +73,12 @@ static void hear_step(void *context, uint64_t step, const struct pd_output *outp
     assert_true(step >= lab->steps);
     lab->steps = step;
     lab->events++;
-    for (size_t i = 0; i < count; i++)
-        write_down(answer_of(lab, &outputs[i].id), &outputs[i]);
+    for (size_t i = 0; i < count; i++) {
+        struct lab_answer *answer = answer_of(lab, &outputs[i].id);
+
+        write_down(answer, &outputs[i]);
+        answer->end_step = step;
+    }
     pthread_cond_broadcast(&lab->heard);
     pthread_mutex_unlock(&lab->lock);
     for (size_t i = 0; lab->on_output && i < count; i++)
@@ -100,8 +103,7 @@ static void hear_failed(void *context, const struct pd_failure *failure)
     pthread_mutex_unlock(&lab->lock);
 }
 
-/* ---- life ---------------------------------------------------------------------------------------
- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 struct lab_options lab_defaults(void)
 {
@@ -161,8 +163,7 @@ void lab_close(struct lab *lab)
     pthread_cond_destroy(&lab->heard);
 }
 
-/* ---- requests -----------------------------------------------------------------------------------
- */
+/* ---- requests -------------------------------------------------------------------------------- */
 
 struct pd_attempt lab_id(uint64_t id)
 {
@@ -213,8 +214,7 @@ void lab_submit(struct lab *lab, struct pd_request *request)
     assert_int_equal(pd_engine_submit(lab->engine, request), PD_OK);
 }
 
-/* ---- questions ----------------------------------------------------------------------------------
- */
+/* ---- questions ------------------------------------------------------------------------------- */
 
 /* Waits on the condition until `end`; the lock is held. */
 static void wait_more(struct lab *lab, uint64_t end, const char *what, uint64_t id)

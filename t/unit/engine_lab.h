@@ -20,7 +20,8 @@ struct lab_answer {
     int first_position;
     char text[LAB_TEXT];
     size_t text_length;
-    int last_words; /* outputs with `finished`, and failures */
+    uint64_t end_step; /* steps that had run when the last word came */
+    int last_words;    /* outputs with `finished`, and failures */
     bool failed;
     struct pd_output end; /* its pointers are not valid */
     int code;

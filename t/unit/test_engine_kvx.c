@@ -26,7 +26,7 @@ struct end {
 
 static struct end source, reader;
 
-/* ---- the control streams, in place of the link room --------------------------------------------- */
+/* ---- the control streams, in place of the link room ------------------------------------------ */
 
 static struct {
     pthread_mutex_t lock;
@@ -86,7 +86,7 @@ static void on_close(void *context, uint64_t id)
     pthread_mutex_unlock(&wire.lock);
 }
 
-/* ---- a pair ------------------------------------------------------------------------------------- */
+/* ---- a pair ---------------------------------------------------------------------------------- */
 
 static void open_end(struct end *end, const char *name, const struct lab_options *options,
                      const char *transport)
@@ -142,7 +142,7 @@ static void close_pair(void)
     close_end(&source);
 }
 
-/* ---- requests ----------------------------------------------------------------------------------- */
+/* ---- requests -------------------------------------------------------------------------------- */
 
 /* Prompts that share beginnings: kinds 0 to 3, lengths 20 to 99. */
 static const char *text_of(uint64_t id)
@@ -201,7 +201,7 @@ static void submit_to_reader(struct lab *lab, const struct pd_placed *placed)
     lab_submit(&reader.lab, request);
 }
 
-/* ---- the same answers --------------------------------------------------------------------------- */
+/* ---- the same answers ------------------------------------------------------------------------ */
 
 static void same_answers(const char *transport)
 {
@@ -238,7 +238,7 @@ static void test_same_answers_over_tcp(void **state)
     same_answers("tcp");
 }
 
-/* ---- a storm ------------------------------------------------------------------------------------ */
+/* ---- a storm --------------------------------------------------------------------------------- */
 
 /* What becomes of a request is drawn from its id: which side is cancelled, and when. */
 static uint64_t fate_of(uint64_t id)

@@ -205,6 +205,22 @@ static void test_a_table_grows_where_it_ends(void **state)
     pd_block_pool_destroy(pool);
 }
 
+static void test_the_shortest_hole_is_taken(void **state)
+{
+    struct pd_block_pool *pool = make_pool(20, true);
+    int32_t all[20], got[3];
+
+    (void)state;
+    assert_true(pd_block_pool_alloc(pool, 20, PD_NO_BLOCK, all));
+    pd_block_pool_release(pool, all + 1, 5);  /* 1 to 5 */
+    pd_block_pool_release(pool, all + 8, 3);  /* 8 to 10 */
+    pd_block_pool_release(pool, all + 13, 4); /* 13 to 16 */
+    assert_true(pd_block_pool_alloc(pool, 3, PD_NO_BLOCK, got));
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(got[i], 8 + i);
+    pd_block_pool_destroy(pool);
+}
+
 static void test_hopeless_sizes_are_refused(void **state)
 {
     struct pd_block_pool_options none = {0, SIZE, true}, huge = {INT64_C(1) << 40, SIZE, true};
@@ -437,6 +453,7 @@ int main(void)
         cmocka_unit_test(test_without_caching_nothing_is_found),
         cmocka_unit_test(test_forgotten_blocks_are_not_matched),
         cmocka_unit_test(test_a_table_grows_where_it_ends),
+        cmocka_unit_test(test_the_shortest_hole_is_taken),
         cmocka_unit_test(test_hopeless_sizes_are_refused),
         cmocka_unit_test(test_random_life),
     };

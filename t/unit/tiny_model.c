@@ -15,8 +15,7 @@
 enum { LAYERS = 2, HIDDEN = 32, HEADS = 4, KV_HEADS = 2, HEAD_DIM = 8, FEED_FORWARD = 48 };
 enum { QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM };
 
-/* ---- weights ------------------------------------------------------------------------------------
- */
+/* ---- weights --------------------------------------------------------------------------------- */
 
 static struct pd_weight *weight_of(struct pd_model *model, enum pd_weight_layout layout,
                                    const float *values, int rows, int cols, bool embedding)
@@ -79,8 +78,7 @@ static struct pd_weight *head(struct pd_model *model)
     return weight_of(model, PD_WEIGHT_ROWS, values, TINY_VOCABULARY, HIDDEN, false);
 }
 
-/* ---- graph --------------------------------------------------------------------------------------
- */
+/* ---- graph ----------------------------------------------------------------------------------- */
 
 static struct pd_tensor tensor(struct pd_model *model, int rows, int cols)
 {
@@ -152,8 +150,7 @@ static void record(struct pd_model *model, int tokens, int seqs)
     model->graph = g;
 }
 
-/* ---- tokenizer ----------------------------------------------------------------------------------
- */
+/* ---- tokenizer ------------------------------------------------------------------------------- */
 
 /* The byte-map alphabet of GPT-2: printable bytes stand for themselves, the others for 256 and up.
  */
@@ -206,8 +203,7 @@ static struct pd_tokenizer *make_tokenizer(void)
     return tokenizer;
 }
 
-/* ---- all of it ----------------------------------------------------------------------------------
- */
+/* ---- all of it ------------------------------------------------------------------------------- */
 
 static void make_pool(struct pd_model *model, const struct tiny_options *options)
 {
@@ -271,8 +267,7 @@ void tiny_model_destroy(struct pd_model *model)
     free(model);
 }
 
-/* ---- the oracle ---------------------------------------------------------------------------------
- */
+/* ---- the oracle ------------------------------------------------------------------------------ */
 
 static void fill_alone(struct pd_step *step, const int32_t *tokens, int first, int count,
                        const struct pd_sample_params *params)

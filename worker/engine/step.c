@@ -7,8 +7,8 @@
  * row may therefore belong to an answer that turns out to have ended with step n: it was computed
  * for nothing, its token is dropped, and the sequence's slot and blocks come back one step later.
  *
- * A plan holds one row of every answer, then as much of the prompts, oldest first, as the step has
- * rows for. A step has at least one row for each slot, so neither can starve the other. */
+ * A plan holds one row of every answer, and as much of the prompts, oldest first, as there are rows
+ * left. A step has at least one row for each slot, so neither can starve the other. */
 #include "worker/engine/internal.h"
 
 #include <inttypes.h>
@@ -37,31 +37,38 @@ static void add_share(struct pd_engine *engine, struct pd_sequence *s, int rows)
     share->sample = -1;
 }
 
+/* Rows that are left for prompts when each answer has had its one. */
+static int room_for_prompts(const struct pd_engine *engine)
+{
+    const struct pd_sequence *s;
+    int room = engine->options.max_tokens;
+
+    TAILQ_FOREACH (s, &engine->running, queue) {
+        room -= pd_sequence_decodes(s);
+    }
+    return room;
+}
+
 /* False: an answer needs another block and there is none. */
 static bool plan(struct pd_engine *engine)
 {
-    int room = engine->options.max_tokens;
+    int room = room_for_prompts(engine);
     struct pd_sequence *s;
 
     engine->plan_count = 0;
     TAILQ_FOREACH (s, &engine->running, queue) {
-        if (!pd_sequence_decodes(s))
-            continue;
-        if (pd_engine_blocks_for(engine, s->launched + 1) > s->block_count &&
-            !pd_admit_blocks(engine, s, 1))
-            return false;
-        add_share(engine, s, 1);
-        room--;
-    }
-    TAILQ_FOREACH (s, &engine->running, queue) {
         int rows = s->target - s->launched;
 
-        if (room == 0)
-            break;
-        if (rows <= 0)
-            continue;
-        add_share(engine, s, rows < room ? rows : room);
-        room -= rows < room ? rows : room;
+        if (pd_sequence_decodes(s)) {
+            if (pd_engine_blocks_for(engine, s->launched + 1) > s->block_count &&
+                !pd_admit_blocks(engine, s, 1))
+                return false;
+            add_share(engine, s, 1);
+        } else if (rows > 0 && room > 0) {
+            rows = rows < room ? rows : room;
+            room -= rows;
+            add_share(engine, s, rows);
+        }
     }
     return true;
 }
