@@ -111,6 +111,30 @@ static void test_stop_tokens(void **state)
     close_lab();
 }
 
+/* The step behind the last token had been launched already: its row is computed for nothing, and its
+ * token is not said. */
+static void test_a_late_stop_costs_one_step(void **state)
+{
+    struct lab_options options = lab_defaults();
+    struct pd_request *request;
+    int32_t answer[LONG];
+    int at;
+
+    (void)state;
+    wander(answer, &at);
+    open_lab(&options);
+    request = wandering_request(0);
+    request->sampling.stop_tokens[0] = answer[at];
+    request->sampling.stop_token_count = 1;
+    lab_submit(&lab, request);
+    lab_expect(&lab, 0, answer, at + 1);
+    lab_wait_rest(&lab);
+    /* Three steps of prompt, the last of which gives token 0. */
+    assert_int_equal(lab_load(&lab).steps, 3 + at + 1);
+    assert_int_equal(lab_load(&lab).tokens_decoded, at);
+    close_lab();
+}
+
 static void test_end_of_sequence(void **state)
 {
     struct lab_options options = lab_defaults();
@@ -551,6 +575,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stop_tokens),
+        cmocka_unit_test(test_a_late_stop_costs_one_step),
         cmocka_unit_test(test_end_of_sequence),
         cmocka_unit_test(test_min_tokens),
         cmocka_unit_test(test_stop_strings),
