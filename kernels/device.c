@@ -347,10 +347,15 @@ int pd_history_write(struct pd_device *device, int slot, int position, const int
     if (slot < 0 || slot >= options->max_seqs || position < 0 || count < 0 ||
         position > options->max_model_len || count > options->max_model_len - position)
         return pd_device_fail(device, PD_KERNEL_INVALID,
-                              "history of slot %d: %d tokens from position %d", slot, count,
-                              position);
-    return count == 0 ? PD_KERNEL_OK
-                      : device->backend->history_write(device, slot, position, tokens, count);
+                              "history of slot %d: %d tokens from position %d", slot, count, position);
+    for (int i = 0; i < count; i++) {
+        if (tokens[i] < 0 || tokens[i] >= options->vocabulary)
+            return pd_device_fail(device, PD_KERNEL_INVALID, "history of slot %d: token %d", slot,
+                                  tokens[i]);
+    }
+    if (count == 0)
+        return PD_KERNEL_OK;
+    return device->backend->history_write(device, slot, position, tokens, count);
 }
 
 int pd_fence_remote_writes(struct pd_device *device)

@@ -136,7 +136,8 @@ static void feed(struct pd_small_model *model, int length, int chunk, int others
     }
 }
 
-static void check_invariance(const struct pd_small_shape *shape, const char *path)
+/* Each shape takes every other way, so that all of them meet all of these. */
+static void check_invariance(int shape, const char *path)
 {
     static const struct {
         int chunk, others, threads;
@@ -149,7 +150,9 @@ static void check_invariance(const struct pd_small_shape *shape, const char *pat
     for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
         struct pd_small_model model;
 
-        pd_small_open(&model, shape, "cpu", path, ways[i].threads);
+        if (i > 0 && i % 2 == (size_t)shape / 2 % 2)
+            continue;
+        pd_small_open(&model, &shapes[shape], "cpu", path, ways[i].threads);
         feed(&model, length, ways[i].chunk, ways[i].others, i == 0 ? expected : out);
         pd_small_close(&model);
         if (i > 0 && memcmp(out, expected, bytes) != 0)
@@ -165,7 +168,7 @@ static void test_division_changes_no_bit(void **state)
     (void)state;
     for (const char *const *path = pd_rig_paths(); *path != NULL; path++) {
         for (int i = 0; i < SHAPES; i += 1 + (strcmp(*path, "baseline") == 0))
-            check_invariance(&shapes[i], *path);
+            check_invariance(i, *path);
     }
 }
 

@@ -150,6 +150,8 @@ static void history_follows_the_launches(struct chain *chain)
 
     assert_int_equal(pd_history_write(chain->rig.device, 16, 0, written, 1), PD_KERNEL_INVALID);
     assert_int_equal(pd_history_write(chain->rig.device, 0, 510, written, 3), PD_KERNEL_INVALID);
+    written[1] = 300;
+    assert_int_equal(pd_history_write(chain->rig.device, 0, 0, written, 3), PD_KERNEL_INVALID);
 }
 
 static void bad_steps_are_refused(struct chain *chain)
