@@ -207,6 +207,26 @@ static void own_variables_cannot_be_replaced(void **state)
     pd_chat_template_destroy(compiled);
 }
 
+static void absent_content_is_an_empty_string(void **state)
+{
+    static const char source[] = "{{ messages }}{{ messages[0].content.split('a') }}"
+                                 "{{ messages[0].content | replace('a', 'b') | trim }}";
+    struct pd_chat_message message = {.role = text("user")};
+    struct pd_chat_input input = {.messages = &message, .message_count = 1};
+    struct pd_chat_template *compiled;
+    struct pd_rendered out;
+    struct pd_error error;
+
+    (void)state;
+    assert_int_equal(pd_chat_template_compile(source, sizeof(source) - 1, &compiled, &error),
+                     PD_OK);
+    assert_int_equal(pd_chat_template_render(compiled, &input, 1000, &out, &error), PD_OK);
+    assert_int_equal(out.length, strlen("[{'role': 'user', 'content': ''}]['']"));
+    assert_memory_equal(out.text, "[{'role': 'user', 'content': ''}]['']", out.length);
+    pd_rendered_free(&out);
+    pd_chat_template_destroy(compiled);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -216,6 +236,7 @@ int main(void)
         cmocka_unit_test(rendering_is_bounded),
         cmocka_unit_test(client_text_stays_literal),
         cmocka_unit_test(own_variables_cannot_be_replaced),
+        cmocka_unit_test(absent_content_is_an_empty_string),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

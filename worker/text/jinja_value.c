@@ -86,8 +86,9 @@ struct pd_jinja_value pd_jinja_float(double value)
 
 struct pd_jinja_value pd_jinja_text(const char *bytes, size_t length, enum pd_jinja_mark mark)
 {
-    return (struct pd_jinja_value){.kind = PD_JINJA_STRING,
-                                   .string = {.bytes = bytes, .length = length, .mark = mark}};
+    return (struct pd_jinja_value){
+        .kind = PD_JINJA_STRING,
+        .string = {.bytes = bytes ? bytes : "", .length = length, .mark = mark}};
 }
 
 bool pd_jinja_list_new(struct pd_arena *arena, size_t capacity, struct pd_jinja_value *out)

@@ -89,7 +89,7 @@ struct pd_jinja_value pd_jinja_none(void);
 struct pd_jinja_value pd_jinja_bool(bool value);
 struct pd_jinja_value pd_jinja_int(int64_t value);
 struct pd_jinja_value pd_jinja_float(double value);
-/* Borrows `bytes`. */
+/* Borrows `bytes`; NULL is an empty string. */
 struct pd_jinja_value pd_jinja_text(const char *bytes, size_t length, enum pd_jinja_mark mark);
 
 /* Each returns false when the arena is used up. */
