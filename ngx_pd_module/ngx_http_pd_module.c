@@ -5,7 +5,7 @@
  */
 
 
-#include "ngx_http_pd_module.h"
+#include "ngx_http_pd_api.h"
 #include "ngx_http_pd_cluster.h"
 #include "ngx_http_pd_health.h"
 #include "ngx_http_pd_process.h"
@@ -16,6 +16,8 @@
 static void *ngx_http_pd_create_main_conf(ngx_conf_t *cf);
 static char *ngx_http_pd_init_main_conf(ngx_conf_t *cf, void *conf);
 static void *ngx_http_pd_create_loc_conf(ngx_conf_t *cf);
+static char *ngx_http_pd_merge_loc_conf(ngx_conf_t *cf, void *parent,
+    void *child);
 static ngx_int_t ngx_http_pd_init_module(ngx_cycle_t *cycle);
 static char *ngx_http_pd_pass(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 
@@ -57,6 +59,20 @@ static ngx_command_t  ngx_http_pd_commands[] = {
       0,
       NULL },
 
+    { ngx_string("pd_timeout"),
+      NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_TAKE1,
+      ngx_conf_set_msec_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_pd_loc_conf_t, timeout),
+      NULL },
+
+    { ngx_string("pd_stream_buffer"),
+      NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_TAKE1,
+      ngx_conf_set_size_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_pd_loc_conf_t, stream_buffer),
+      NULL },
+
     { ngx_string("pd_health"),
       NGX_HTTP_LOC_CONF|NGX_CONF_TAKE1,
       ngx_http_pd_health,
@@ -69,8 +85,8 @@ static ngx_command_t  ngx_http_pd_commands[] = {
 
 
 static ngx_http_module_t  ngx_http_pd_module_ctx = {
-    NULL,                                  /* preconfiguration */
-    NULL,                                  /* postconfiguration */
+    ngx_http_pd_add_variables,             /* preconfiguration */
+    ngx_http_pd_filter_init,               /* postconfiguration */
 
     ngx_http_pd_create_main_conf,          /* create main configuration */
     ngx_http_pd_init_main_conf,            /* init main configuration */
@@ -79,7 +95,7 @@ static ngx_http_module_t  ngx_http_pd_module_ctx = {
     NULL,                                  /* merge server configuration */
 
     ngx_http_pd_create_loc_conf,           /* create location configuration */
-    NULL                                   /* merge location configuration */
+    ngx_http_pd_merge_loc_conf             /* merge location configuration */
 };
 
 
@@ -140,8 +156,38 @@ ngx_http_pd_create_loc_conf(ngx_conf_t *cf)
     }
 
     plcf->health = NGX_CONF_UNSET_UINT;
+    plcf->timeout = NGX_CONF_UNSET_MSEC;
+    plcf->stream_buffer = NGX_CONF_UNSET_SIZE;
 
     return plcf;
+}
+
+
+static char *
+ngx_http_pd_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
+{
+    ngx_http_pd_loc_conf_t  *prev = parent;
+    ngx_http_pd_loc_conf_t  *conf = child;
+
+    ngx_http_core_loc_conf_t  *clcf;
+
+    clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
+
+    /* "if" and "limit_except" go on with the handler of what they are in */
+
+    if (clcf->noname && conf->pass == NULL) {
+        conf->pass = prev->pass;
+    }
+
+    if (clcf->lmt_excpt && clcf->handler == NULL && conf->pass) {
+        clcf->handler = ngx_http_pd_handler;
+    }
+
+    ngx_conf_merge_msec_value(conf->timeout, prev->timeout, 600000);
+    ngx_conf_merge_size_value(conf->stream_buffer, prev->stream_buffer,
+                              256 * 1024);
+
+    return NGX_CONF_OK;
 }
 
 

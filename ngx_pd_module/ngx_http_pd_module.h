@@ -26,6 +26,8 @@ typedef struct {
     ngx_http_pd_cluster_t  *pass;       /* pd_pass */
     ngx_http_pd_cluster_t  *lease;      /* pd_register */
     ngx_uint_t              health;     /* pd_health */
+    ngx_msec_t              timeout;    /* pd_timeout */
+    size_t                  stream_buffer;  /* pd_stream_buffer */
 } ngx_http_pd_loc_conf_t;
 
 

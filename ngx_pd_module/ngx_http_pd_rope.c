@@ -91,6 +91,65 @@ ngx_http_pd_rope_escape(ngx_http_pd_rope_t *rope, u_char *p, size_t len)
 }
 
 
+ngx_int_t
+ngx_http_pd_rope_number(ngx_http_pd_rope_t *rope, ngx_uint_t n)
+{
+    u_char  *p, digits[NGX_INT_T_LEN];
+
+    p = digits + NGX_INT_T_LEN;
+
+    do {
+        *--p = (u_char) ('0' + n % 10);
+        n /= 10;
+    } while (n);
+
+    return ngx_http_pd_rope_append(rope, p, digits + NGX_INT_T_LEN - p);
+}
+
+
+void
+ngx_http_pd_rope_join(ngx_http_pd_rope_t *rope, ngx_http_pd_rope_t *tail)
+{
+    if (tail->first == NULL) {
+        return;
+    }
+
+    if (rope->last) {
+        rope->last->next = tail->first;
+
+    } else {
+        rope->first = tail->first;
+    }
+
+    rope->last = tail->last;
+    rope->size += tail->size;
+
+    (void) ngx_http_pd_rope_take(tail);
+}
+
+
+ngx_int_t
+ngx_http_pd_rope_flatten(ngx_http_pd_rope_t *rope, ngx_str_t *text)
+{
+    u_char       *p;
+    ngx_chain_t  *cl;
+
+    p = ngx_pnalloc(rope->pool, rope->size);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    text->data = p;
+    text->len = rope->size;
+
+    for (cl = rope->first; cl; cl = cl->next) {
+        p = ngx_cpymem(p, cl->buf->pos, cl->buf->last - cl->buf->pos);
+    }
+
+    return NGX_OK;
+}
+
+
 ngx_chain_t *
 ngx_http_pd_rope_take(ngx_http_pd_rope_t *rope)
 {

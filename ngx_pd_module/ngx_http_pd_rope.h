@@ -51,6 +51,17 @@ ngx_int_t ngx_http_pd_rope_escape(ngx_http_pd_rope_t *rope, u_char *p,
 #define ngx_http_pd_rope_literal(rope, text)                                  \
     ngx_http_pd_rope_append(rope, (u_char *) text, sizeof(text) - 1)
 
+#define ngx_http_pd_rope_text(rope, text)                                     \
+    ngx_http_pd_rope_append(rope, (u_char *) (text), ngx_strlen(text))
+
+ngx_int_t ngx_http_pd_rope_number(ngx_http_pd_rope_t *rope, ngx_uint_t n);
+
+/* moves all of "tail" behind "rope", without a copy */
+void ngx_http_pd_rope_join(ngx_http_pd_rope_t *rope, ngx_http_pd_rope_t *tail);
+
+/* a copy in one piece, in the rope's pool; NGX_ERROR: no memory */
+ngx_int_t ngx_http_pd_rope_flatten(ngx_http_pd_rope_t *rope, ngx_str_t *text);
+
 /* hands the buffers over and leaves the rope empty; NULL if it was */
 ngx_chain_t *ngx_http_pd_rope_take(ngx_http_pd_rope_t *rope);
 

@@ -7,6 +7,7 @@
 #include <jansson.h>
 
 #include "json_tree.h"
+#include "ngx_http_pd_json.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

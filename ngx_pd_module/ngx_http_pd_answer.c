@@ -1,0 +1,145 @@
+
+/*
+ * What all answers have in common.
+ */
+
+
+#include "ngx_http_pd_api.h"
+
+
+ngx_int_t
+ngx_http_pd_answer_prefix(ngx_http_pd_ctx_t *ctx, const char *before,
+    const char *object)
+{
+    const char          *kind;
+    ngx_http_pd_rope_t   rope;
+
+    kind = (ctx->openai.surface == NGX_HTTP_PD_OPENAI_CHAT) ? "chatcmpl-"
+                                                            : "cmpl-";
+    ngx_memzero(&rope, sizeof(ngx_http_pd_rope_t));
+
+    rope.pool = ctx->request->pool;
+    rope.buffer = 256;
+
+    if (ngx_http_pd_rope_text(&rope, before) != NGX_OK
+        || ngx_http_pd_rope_literal(&rope, "{\"id\":\"") != NGX_OK
+        || ngx_http_pd_rope_text(&rope, kind) != NGX_OK
+        || ngx_http_pd_rope_append(&rope, ctx->id.data, ctx->id.len) != NGX_OK
+        || ngx_http_pd_rope_literal(&rope, "\",\"object\":\"") != NGX_OK
+        || ngx_http_pd_rope_text(&rope, object) != NGX_OK
+        || ngx_http_pd_rope_literal(&rope, "\",\"created\":") != NGX_OK
+        || ngx_http_pd_rope_number(&rope, (ngx_uint_t) ngx_time()) != NGX_OK
+        || ngx_http_pd_rope_literal(&rope, ",\"model\":\"") != NGX_OK
+        || ngx_http_pd_rope_escape(&rope, ctx->openai.model.data,
+                                   ctx->openai.model.len)
+           != NGX_OK
+        || ngx_http_pd_rope_literal(&rope, "\",\"choices\":[") != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_pd_rope_flatten(&rope, &ctx->prefix);
+}
+
+
+ngx_int_t
+ngx_http_pd_answer_usage(ngx_http_pd_ctx_t *ctx, ngx_http_pd_rope_t *rope)
+{
+    ngx_uint_t          i, prompt, cached, completion;
+    ngx_http_pd_job_t  *job;
+
+    prompt = 0;
+    cached = 0;
+    completion = 0;
+
+    for (i = 0; i < ctx->nchoices; i++) {
+        job = &ctx->choices[i].job;
+
+        prompt += job->prompt_tokens;
+        cached += job->cached_tokens;
+        completion += job->completion_tokens;
+    }
+
+    if (ngx_http_pd_rope_literal(rope, "\"usage\":{\"prompt_tokens\":")
+        != NGX_OK
+        || ngx_http_pd_rope_number(rope, prompt) != NGX_OK
+        || ngx_http_pd_rope_literal(rope, ",\"completion_tokens\":") != NGX_OK
+        || ngx_http_pd_rope_number(rope, completion) != NGX_OK
+        || ngx_http_pd_rope_literal(rope, ",\"total_tokens\":") != NGX_OK
+        || ngx_http_pd_rope_number(rope, prompt + completion) != NGX_OK
+        || ngx_http_pd_rope_literal(rope, ",\"prompt_tokens_details\":"
+                                          "{\"cached_tokens\":")
+           != NGX_OK
+        || ngx_http_pd_rope_number(rope, cached) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_pd_rope_literal(rope, "}}");
+}
+
+
+const char *
+ngx_http_pd_answer_finish(ngx_http_pd_choice_t *choice)
+{
+    switch (choice->finish) {
+
+    case PD__V1__FINISH_REASON__FINISH_LENGTH:
+        return "length";
+
+    case PD__V1__FINISH_REASON__FINISH_TOOL_CALLS:
+        return "tool_calls";
+
+    default:
+        return "stop";
+    }
+}
+
+
+ngx_int_t
+ngx_http_pd_answer_send(ngx_http_request_t *r, ngx_http_pd_rope_t *rope)
+{
+    ngx_int_t  rc;
+
+    r->headers_out.status = NGX_HTTP_OK;
+    r->headers_out.content_length_n = rope->size;
+
+    ngx_str_set(&r->headers_out.content_type, "application/json");
+    r->headers_out.content_type_len = r->headers_out.content_type.len;
+    r->headers_out.content_type_lowcase = NULL;
+
+    rope->last->buf->last_buf = 1;
+    rope->last->buf->last_in_chain = 1;
+
+    rc = ngx_http_send_header(r);
+
+    if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
+        return rc;
+    }
+
+    return ngx_http_output_filter(r, ngx_http_pd_rope_take(rope));
+}
+
+
+ngx_int_t
+ngx_http_pd_answer_header(ngx_http_request_t *r, const char *name,
+    ngx_str_t *value)
+{
+    ngx_table_elt_t  *h;
+
+    h = ngx_list_push(&r->headers_out.headers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    h->hash = 1;
+    h->key.data = (u_char *) name;
+    h->key.len = ngx_strlen(name);
+    h->value = *value;
+
+#if (nginx_version >= 1023000)
+    h->next = NULL;
+#endif
+
+    return NGX_OK;
+}

@@ -1,0 +1,564 @@
+
+/*
+ * The answer as server-sent events.
+ *
+ * What a step gives is written into an event that stays open until it is sent:
+ *
+ *     data: {"id": ... "choices":[{"index":0,"delta":{"content":"Hel
+ *     `---------- prefix --------'                              ^
+ *                                              the next delta goes here
+ *
+ * Where the client is quick the event is closed and sent at once.  Where it is
+ * not, nothing is sent before what was sent is gone, and deltas gather in the
+ * open event: so a slow client costs one growing text, which has a limit, and
+ * not a queue of events.
+ *
+ * Buffers come back from the output filters and are used again, so that the
+ * request's pool does not grow with the length of the answer.
+ */
+
+
+#include "ngx_http_pd_api.h"
+
+
+#define NGX_HTTP_PD_STREAM_BUFFER  1024
+
+
+enum {
+    event_none = 0,
+    event_text,
+    event_reasoning
+};
+
+
+static ngx_int_t ngx_http_pd_stream_delta(ngx_http_pd_choice_t *choice,
+    ngx_http_pd_delta_t *delta);
+static ngx_int_t ngx_http_pd_stream_finish(ngx_http_pd_choice_t *choice);
+static ngx_int_t ngx_http_pd_stream_fail(ngx_http_pd_ctx_t *ctx);
+
+static ngx_int_t ngx_http_pd_stream_append(ngx_http_pd_choice_t *choice,
+    ngx_uint_t kind, ngx_str_t *text);
+static ngx_int_t ngx_http_pd_stream_begin(ngx_http_pd_choice_t *choice);
+static ngx_int_t ngx_http_pd_stream_open(ngx_http_pd_choice_t *choice,
+    ngx_uint_t kind);
+static ngx_int_t ngx_http_pd_stream_close(ngx_http_pd_ctx_t *ctx);
+static ngx_int_t ngx_http_pd_stream_head(ngx_http_pd_choice_t *choice);
+static ngx_int_t ngx_http_pd_stream_tail(ngx_http_pd_ctx_t *ctx,
+    const char *finish);
+
+static ngx_int_t ngx_http_pd_stream_send(ngx_http_pd_ctx_t *ctx,
+    ngx_uint_t last);
+static ngx_int_t ngx_http_pd_stream_output(ngx_http_pd_ctx_t *ctx,
+    ngx_chain_t *out);
+static ngx_int_t ngx_http_pd_stream_header(ngx_http_request_t *r);
+static ngx_uint_t ngx_http_pd_stream_blocked(ngx_http_request_t *r);
+static ngx_int_t ngx_http_pd_stream_arm(ngx_http_request_t *r);
+static void ngx_http_pd_stream_writable(ngx_http_request_t *r);
+
+
+static const ngx_http_pd_answer_t  ngx_http_pd_stream = {
+    ngx_http_pd_stream_delta,
+    ngx_http_pd_stream_finish,
+    ngx_http_pd_stream_fail
+};
+
+
+ngx_int_t
+ngx_http_pd_stream_init(ngx_http_pd_ctx_t *ctx)
+{
+    ngx_http_pd_rope_t  *out;
+
+    ctx->answer = &ngx_http_pd_stream;
+
+    out = &ctx->stream.out;
+
+    out->pool = ctx->request->pool;
+    out->buffer = NGX_HTTP_PD_STREAM_BUFFER;
+    out->free = &ctx->stream.free;
+    out->tag = (ngx_buf_tag_t) &ngx_http_pd_stream;
+
+    return ngx_http_pd_answer_prefix(ctx, "data: ",
+                            ctx->openai.surface == NGX_HTTP_PD_OPENAI_CHAT
+                            ? "chat.completion.chunk" : "text_completion");
+}
+
+
+static ngx_int_t
+ngx_http_pd_stream_delta(ngx_http_pd_choice_t *choice,
+    ngx_http_pd_delta_t *delta)
+{
+    ngx_http_pd_ctx_t       *ctx;
+    ngx_http_request_t      *r;
+    ngx_http_pd_loc_conf_t  *plcf;
+
+    ctx = choice->ctx;
+    r = ctx->request;
+
+    if (ngx_http_pd_stream_append(choice, event_reasoning, &delta->reasoning)
+        != NGX_OK
+        || ngx_http_pd_stream_append(choice, event_text, &delta->text)
+           != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    if (ctx->stream.out.size == 0) {
+        return NGX_OK;
+    }
+
+    if (!ngx_http_pd_stream_blocked(r)) {
+        return ngx_http_pd_stream_send(ctx, 0);
+    }
+
+    plcf = ngx_http_get_module_loc_conf(r, ngx_http_pd_module);
+
+    if (ctx->stream.out.size > plcf->stream_buffer) {
+        (void) ngx_http_pd_error(&ctx->error, r->pool,
+                                 NGX_HTTP_REQUEST_TIME_OUT, "client_too_slow",
+                                 NULL, "More than %uz bytes of the answer wait "
+                                 "for the client to read them",
+                                 plcf->stream_buffer);
+        return NGX_DECLINED;
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_pd_stream_finish(ngx_http_pd_choice_t *choice)
+{
+    const char          *nothing;
+    ngx_http_pd_ctx_t   *ctx;
+    ngx_http_pd_rope_t  *out;
+
+    ctx = choice->ctx;
+    out = &ctx->stream.out;
+
+    nothing = (ctx->openai.surface == NGX_HTTP_PD_OPENAI_CHAT)
+              ? ",\"delta\":{}" : ",\"text\":\"\"";
+
+    if (ngx_http_pd_stream_begin(choice) != NGX_OK
+        || ngx_http_pd_stream_close(ctx) != NGX_OK
+        || ngx_http_pd_stream_head(choice) != NGX_OK
+        || ngx_http_pd_rope_text(out, nothing) != NGX_OK
+        || ngx_http_pd_stream_tail(ctx, ngx_http_pd_answer_finish(choice))
+           != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    if (ctx->running) {
+        return ngx_http_pd_stream_blocked(ctx->request)
+               ? NGX_OK : ngx_http_pd_stream_send(ctx, 0);
+    }
+
+    if (ctx->openai.include_usage) {
+
+        if (ngx_http_pd_rope_append(out, ctx->prefix.data, ctx->prefix.len)
+            != NGX_OK
+            || ngx_http_pd_rope_literal(out, "],") != NGX_OK
+            || ngx_http_pd_answer_usage(ctx, out) != NGX_OK
+            || ngx_http_pd_rope_literal(out, "}\n\n") != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+    }
+
+    if (ngx_http_pd_rope_literal(out, "data: [DONE]\n\n") != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_pd_stream_send(ctx, 1);
+}
+
+
+static ngx_int_t
+ngx_http_pd_stream_fail(ngx_http_pd_ctx_t *ctx)
+{
+    ngx_http_pd_rope_t  *out;
+
+    out = &ctx->stream.out;
+
+    if (ngx_http_pd_stream_close(ctx) != NGX_OK
+        || ngx_http_pd_rope_literal(out, "data: ") != NGX_OK
+        || ngx_http_pd_error_json(&ctx->error, out) != NGX_OK
+        || ngx_http_pd_rope_literal(out, "\n\n") != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_pd_stream_send(ctx, 1);
+}
+
+
+static ngx_int_t
+ngx_http_pd_stream_append(ngx_http_pd_choice_t *choice, ngx_uint_t kind,
+    ngx_str_t *text)
+{
+    ngx_http_pd_stream_t  *stream;
+
+    if (text->len == 0) {
+        return NGX_OK;
+    }
+
+    stream = &choice->ctx->stream;
+
+    if ((stream->choice != choice || stream->kind != kind)
+        && ngx_http_pd_stream_open(choice, kind) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_pd_rope_escape(&stream->out, text->data, text->len);
+}
+
+
+/* a chat's choice says first who speaks */
+
+static ngx_int_t
+ngx_http_pd_stream_begin(ngx_http_pd_choice_t *choice)
+{
+    ngx_http_pd_ctx_t  *ctx;
+
+    ctx = choice->ctx;
+
+    if (choice->begun) {
+        return NGX_OK;
+    }
+
+    choice->begun = 1;
+
+    if (ctx->openai.surface != NGX_HTTP_PD_OPENAI_CHAT) {
+        return NGX_OK;
+    }
+
+    if (ngx_http_pd_stream_close(ctx) != NGX_OK
+        || ngx_http_pd_stream_head(choice) != NGX_OK
+        || ngx_http_pd_rope_literal(&ctx->stream.out,
+                        ",\"delta\":{\"role\":\"assistant\",\"content\":\"\"}")
+           != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_pd_stream_tail(ctx, NULL);
+}
+
+
+static ngx_int_t
+ngx_http_pd_stream_open(ngx_http_pd_choice_t *choice, ngx_uint_t kind)
+{
+    const char            *member;
+    ngx_http_pd_ctx_t     *ctx;
+    ngx_http_pd_stream_t  *stream;
+
+    ctx = choice->ctx;
+    stream = &ctx->stream;
+
+    if (ctx->openai.surface != NGX_HTTP_PD_OPENAI_CHAT) {
+        member = ",\"text\":\"";
+
+    } else if (kind == event_reasoning) {
+        member = ",\"delta\":{\"reasoning_content\":\"";
+
+    } else {
+        member = ",\"delta\":{\"content\":\"";
+    }
+
+    if (ngx_http_pd_stream_begin(choice) != NGX_OK
+        || ngx_http_pd_stream_close(ctx) != NGX_OK
+        || ngx_http_pd_stream_head(choice) != NGX_OK
+        || ngx_http_pd_rope_text(&stream->out, member) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    stream->choice = choice;
+    stream->kind = kind;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_pd_stream_close(ngx_http_pd_ctx_t *ctx)
+{
+    ngx_http_pd_stream_t  *stream;
+
+    stream = &ctx->stream;
+
+    if (stream->kind == event_none) {
+        return NGX_OK;
+    }
+
+    stream->kind = event_none;
+    stream->choice = NULL;
+
+    if (ngx_http_pd_rope_literal(&stream->out, "\"") != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    if (ctx->openai.surface == NGX_HTTP_PD_OPENAI_CHAT
+        && ngx_http_pd_rope_literal(&stream->out, "}") != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_pd_stream_tail(ctx, NULL);
+}
+
+
+/* how the event of a choice begins, and ends */
+
+static ngx_int_t
+ngx_http_pd_stream_head(ngx_http_pd_choice_t *choice)
+{
+    ngx_http_pd_ctx_t   *ctx;
+    ngx_http_pd_rope_t  *out;
+
+    ctx = choice->ctx;
+    out = &ctx->stream.out;
+
+    if (ngx_http_pd_rope_append(out, ctx->prefix.data, ctx->prefix.len)
+        != NGX_OK
+        || ngx_http_pd_rope_literal(out, "{\"index\":") != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_pd_rope_number(out, choice->index);
+}
+
+
+static ngx_int_t
+ngx_http_pd_stream_tail(ngx_http_pd_ctx_t *ctx, const char *finish)
+{
+    ngx_http_pd_rope_t  *out;
+
+    out = &ctx->stream.out;
+
+    if (finish == NULL) {
+
+        if (ngx_http_pd_rope_literal(out, ",\"logprobs\":null,"
+                                          "\"finish_reason\":null}]")
+            != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+
+    } else {
+
+        if (ngx_http_pd_rope_literal(out, ",\"logprobs\":null,"
+                                          "\"finish_reason\":\"")
+            != NGX_OK
+            || ngx_http_pd_rope_text(out, finish) != NGX_OK
+            || ngx_http_pd_rope_literal(out, "\"}]") != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+    }
+
+    return ctx->openai.include_usage
+           ? ngx_http_pd_rope_literal(out, ",\"usage\":null}\n\n")
+           : ngx_http_pd_rope_literal(out, "}\n\n");
+}
+
+
+/* all that waits, flushed; NGX_OK, NGX_AGAIN or NGX_ERROR */
+
+static ngx_int_t
+ngx_http_pd_stream_send(ngx_http_pd_ctx_t *ctx, ngx_uint_t last)
+{
+    ngx_int_t              rc;
+    ngx_buf_t             *b;
+    ngx_http_request_t    *r;
+    ngx_http_pd_stream_t  *stream;
+
+    r = ctx->request;
+    stream = &ctx->stream;
+
+    if (!r->header_sent) {
+        rc = ngx_http_pd_stream_header(r);
+
+        if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
+            return NGX_ERROR;
+        }
+    }
+
+    if (ngx_http_pd_stream_close(ctx) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    if (stream->out.last) {
+        b = stream->out.last->buf;
+
+        b->flush = 1;
+        b->last_buf = last;
+        b->last_in_chain = last;
+    }
+
+    rc = ngx_http_pd_stream_output(ctx, ngx_http_pd_rope_take(&stream->out));
+
+    if (rc == NGX_ERROR || last) {
+        return rc;
+    }
+
+    return ngx_http_pd_stream_arm(r);
+}
+
+
+/* NULL: only what was not sent yet */
+
+static ngx_int_t
+ngx_http_pd_stream_output(ngx_http_pd_ctx_t *ctx, ngx_chain_t *out)
+{
+    ngx_int_t            rc;
+    ngx_http_request_t  *r;
+
+    r = ctx->request;
+
+    rc = ngx_http_output_filter(r, out);
+
+    ngx_chain_update_chains(r->pool, &ctx->stream.free, &ctx->stream.busy,
+                            &out, (ngx_buf_tag_t) &ngx_http_pd_stream);
+
+    return rc;
+}
+
+
+static ngx_int_t
+ngx_http_pd_stream_header(ngx_http_request_t *r)
+{
+    ngx_connection_t          *c;
+    ngx_http_core_loc_conf_t  *clcf;
+
+    static ngx_str_t  no = ngx_string("no");
+    static ngx_str_t  no_cache = ngx_string("no-cache");
+
+    c = r->connection;
+    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+
+    r->headers_out.status = NGX_HTTP_OK;
+
+    ngx_str_set(&r->headers_out.content_type,
+                "text/event-stream; charset=utf-8");
+    r->headers_out.content_type_len = r->headers_out.content_type.len;
+    r->headers_out.content_type_lowcase = NULL;
+
+    ngx_http_clear_content_length(r);
+    ngx_http_clear_accept_ranges(r);
+
+    if (ngx_http_pd_answer_header(r, "Cache-Control", &no_cache) != NGX_OK
+        || ngx_http_pd_answer_header(r, "X-Accel-Buffering", &no) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    /* an event that waits in a compressor is late */
+
+#if (NGX_HTTP_GZIP)
+    r->gzip_tested = 1;
+    r->gzip_ok = 0;
+#endif
+
+#if (NGX_HTTP_V2)
+    if (r->stream == NULL)
+#endif
+    {
+        if (clcf->tcp_nodelay && ngx_tcp_nodelay(c) != NGX_OK) {
+            return NGX_ERROR;
+        }
+    }
+
+    r->write_event_handler = ngx_http_pd_stream_writable;
+
+    return ngx_http_send_header(r);
+}
+
+
+static ngx_uint_t
+ngx_http_pd_stream_blocked(ngx_http_request_t *r)
+{
+    return r->header_sent && (r->buffered || r->connection->buffered);
+}
+
+
+/* a client that takes nothing for send_timeout has gone */
+
+static ngx_int_t
+ngx_http_pd_stream_arm(ngx_http_request_t *r)
+{
+    ngx_event_t               *wev;
+    ngx_http_core_loc_conf_t  *clcf;
+
+    wev = r->connection->write;
+
+    if (!ngx_http_pd_stream_blocked(r)) {
+
+        if (wev->timer_set && !wev->delayed) {
+            ngx_del_timer(wev);
+        }
+
+        return NGX_OK;
+    }
+
+    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+
+    if (!wev->delayed) {
+        ngx_add_timer(wev, clcf->send_timeout);
+    }
+
+    if (ngx_handle_write_event(wev, clcf->send_lowat) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    return NGX_AGAIN;
+}
+
+
+static void
+ngx_http_pd_stream_writable(ngx_http_request_t *r)
+{
+    ngx_int_t           rc;
+    ngx_event_t        *wev;
+    ngx_connection_t   *c;
+    ngx_http_pd_ctx_t  *ctx;
+
+    c = r->connection;
+    wev = c->write;
+
+    ctx = ngx_http_get_module_ctx(r, ngx_http_pd_module);
+
+    if (wev->timedout) {
+        ngx_log_error(NGX_LOG_INFO, c->log, NGX_ETIMEDOUT,
+                      "client timed out");
+        c->timedout = 1;
+
+        ngx_http_finalize_request(r, NGX_HTTP_REQUEST_TIME_OUT);
+        return;
+    }
+
+    if (wev->delayed || r->aio) {
+
+        if (ngx_http_pd_stream_arm(r) == NGX_ERROR) {
+            ngx_http_finalize_request(r, NGX_ERROR);
+        }
+
+        return;
+    }
+
+    /* what is on its way first, then what has gathered meanwhile */
+
+    rc = ngx_http_pd_stream_output(ctx, NULL);
+
+    if (rc != NGX_ERROR) {
+        rc = ngx_http_pd_stream_blocked(r) || ctx->stream.out.size == 0
+             ? ngx_http_pd_stream_arm(r)
+             : ngx_http_pd_stream_send(ctx, 0);
+    }
+
+    if (rc == NGX_ERROR) {
+        ngx_http_finalize_request(r, NGX_ERROR);
+    }
+}
