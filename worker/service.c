@@ -67,6 +67,29 @@ static void say_progress(void *context, const char *stage, uint64_t done, uint64
 
 /* ---- loading ------------------------------------------------------------------------------------ */
 
+static int read_token(struct pd_service *service, struct pd_error *error)
+{
+    const char *path = service->options->dispatcher_token_file;
+    char line[TOKEN_BYTES_MAX + 2] = "";
+    FILE *file;
+
+    if (!*path)
+        return PD_OK;
+    file = fopen(path, "re");
+    if (!file)
+        return pd_fail(error, PD_IO, "--dispatcher-token-file %s: %s", path, strerror(errno));
+    if (!fgets(line, sizeof(line), file))
+        line[0] = '\0';
+    fclose(file);
+    line[strcspn(line, "\r\n")] = '\0';
+    if (!*line || strlen(line) > TOKEN_BYTES_MAX)
+        return pd_fail(error, PD_INVALID,
+                       "--dispatcher-token-file %s: its first line must have 1 to %d bytes", path,
+                       TOKEN_BYTES_MAX);
+    strcpy(service->token, line);
+    return PD_OK;
+}
+
 static int usable_cores(void)
 {
     cpu_set_t set;
@@ -154,7 +177,9 @@ int pd_service_load(const struct pd_options *options, void (*poll)(void), struct
         return pd_fail(error, PD_NO_MEMORY, "out of memory");
     service->options = options;
     service->memory.fd = -1;
-    status = pd_model_files_open(options->model, &service->files, error);
+    status = read_token(service, error);
+    if (status == PD_OK)
+        status = pd_model_files_open(options->model, &service->files, error);
     if (status == PD_OK)
         status = decide_sizes(service, error);
     if (status == PD_OK)
@@ -225,29 +250,6 @@ void pd_service_describe(const struct pd_service *service, FILE *out)
 }
 
 /* ---- serving ------------------------------------------------------------------------------------ */
-
-static int read_token(struct pd_service *service, struct pd_error *error)
-{
-    const char *path = service->options->dispatcher_token_file;
-    char line[TOKEN_BYTES_MAX + 2] = "";
-    FILE *file;
-
-    if (!*path)
-        return PD_OK;
-    file = fopen(path, "re");
-    if (!file)
-        return pd_fail(error, PD_IO, "--dispatcher-token-file %s: %s", path, strerror(errno));
-    if (!fgets(line, sizeof(line), file))
-        line[0] = '\0';
-    fclose(file);
-    line[strcspn(line, "\r\n")] = '\0';
-    if (!*line || strlen(line) > TOKEN_BYTES_MAX)
-        return pd_fail(error, PD_INVALID,
-                       "--dispatcher-token-file %s: its first line must have 1 to %d bytes", path,
-                       TOKEN_BYTES_MAX);
-    strcpy(service->token, line);
-    return PD_OK;
-}
 
 /* Who this worker is to others, now that its port is known. */
 static int name_addresses(struct pd_service *service, struct pd_error *error)
@@ -372,10 +374,8 @@ static int make_kvx(struct pd_service *service, struct pd_error *error)
 
 int pd_service_start(struct pd_service *service, struct pd_error *error)
 {
-    int status = read_token(service, error);
+    int status = draw_boot(service, error);
 
-    if (status == PD_OK)
-        status = draw_boot(service, error);
     if (status == PD_OK)
         status = make_link(service, error);
     if (status == PD_OK)

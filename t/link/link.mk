@@ -11,10 +11,13 @@ check-link: $(BUILD)/t/link/fake_worker venv
 	TSAN_OPTIONS="suppressions=$(CURDIR)/t/tsan.suppressions $$TSAN_OPTIONS" PD_BUILD=$(BUILD) \
 	    build/venv/bin/python t/link/test_link.py
 
-# The same answers from one worker and from a pair, on the real model.
-.PHONY: check-pair
-check-pair: worker venv model
-	TSAN_OPTIONS="suppressions=$(CURDIR)/t/tsan.suppressions $$TSAN_OPTIONS" PD_BUILD=$(BUILD) \
-	    build/venv/bin/python t/link/pair.py build/model/SmolLM2-135M-Instruct.Q4_1.gguf
+# The whole worker on the real model: its life as a process, and the same answers from one and from a pair.
+.PHONY: check-worker
+check-worker: worker venv model
+	export TSAN_OPTIONS="suppressions=$(CURDIR)/t/tsan.suppressions $$TSAN_OPTIONS" PD_BUILD=$(BUILD); \
+	    build/venv/bin/python t/link/test_worker.py $(LINK_MODEL) && \
+	    build/venv/bin/python t/link/pair.py $(LINK_MODEL)
+
+LINK_MODEL := build/model/SmolLM2-135M-Instruct.Q4_1.gguf
 
 -include $(wildcard $(BUILD)/t/link/*.d)

@@ -1,0 +1,210 @@
+"""pd-worker as a process: what it says and does between its command line and its end.
+
+usage: test_worker.py MODEL
+"""
+
+import os
+import re
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+from rig import BUILD, CANCELLED, PATIENCE, Frontend, Process, pd, stats, wait_for
+
+MODEL = ""
+PROGRAM = os.path.join(BUILD, "pd-worker")
+
+
+def run(*arguments, **keywords):
+    return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=PATIENCE,
+                          check=False, **keywords)
+
+
+class Worker(Process):
+    def __init__(self, folder, *arguments, **keywords):
+        self.port_file = os.path.join(folder, "port")
+        self.log = open(os.path.join(folder, "log"), "w+", encoding="utf-8")
+        super().__init__([PROGRAM, "--model", MODEL, "--served-model-name", "m", "--port", "0",
+                          "--port-file", self.port_file, "--kv-cache-memory", "64MiB", *arguments],
+                         stderr=self.log, **keywords)
+
+    def wait_ready(self):
+        wait_for(f"readiness, the log is {self.text()}", lambda: os.path.exists(self.port_file) or
+                 self.child.poll() is not None, PATIENCE)
+        with open(self.port_file, encoding="ascii") as file:
+            self.address = f"127.0.0.1:{int(file.read())}"
+        return self
+
+    def text(self):
+        with open(self.log.name, encoding="utf-8") as file:
+            return file.read()
+
+
+class CommandLine(unittest.TestCase):
+    def test_help_and_version(self):
+        for flag, word in (("--help", "--max-num-batched-tokens"), ("--version", "pd-worker 0.")):
+            result = run(flag)
+            self.assertEqual((result.returncode, result.stderr), (0, ""))
+            self.assertIn(word, result.stdout)
+
+    def complaint(self, *arguments, **keywords):
+        """One line on stderr, nothing on stdout, status 1."""
+        result = run(*arguments, **keywords)
+        lines = [line for line in result.stderr.splitlines()
+                 if not re.match(r"\S+Z (info|warn) ", line)]
+        self.assertEqual((result.returncode, result.stdout, len(lines)), (1, "", 1), result.stderr)
+        self.assertTrue(lines[0].startswith("pd-worker: "), lines[0])
+        return lines[0]
+
+    def test_every_failure_to_start_is_one_line_with_its_cure(self):
+        self.assertIn("--model PATH", self.complaint())
+        self.assertIn("did you mean --max-model-len?", self.complaint("--max_model_len", "5"))
+        self.assertIn("/no/such.gguf", self.complaint("--model", "/no/such.gguf", "--port", "0"))
+        self.assertIn("not a GGUF file", self.complaint("--model", PROGRAM, "--port", "0"))
+        self.assertIn("made for", self.complaint("--model", MODEL, "--port", "0", "--max-model-len",
+                                                 "100000"))
+        self.assertIn("no address of this machine",
+                      self.complaint("--model", MODEL, "--host", "192.0.2.1"))
+        self.assertIn("cannot be resolved",
+                      self.complaint("--model", MODEL, "--host", "no-such-host.invalid"))
+        self.assertIn("/no/token", self.complaint("--model", MODEL, "--port", "0",
+                                                  "--dispatcher-address", "127.0.0.1:1",
+                                                  "--dispatcher-token-file", "/no/token",
+                                                  "--kv-cache-memory", "16MiB"))
+        self.assertIn("--port-file", self.complaint("--model", MODEL, "--port", "0", "--port-file",
+                                                    "/no/folder/port", "--kv-cache-memory", "16MiB",
+                                                    "--log-level", "error"))
+
+    def test_a_port_in_use_is_found_before_the_model_is_loaded(self):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            line = self.complaint("--model", "/no/such.gguf", "--port",
+                                  str(server.getsockname()[1]))
+        self.assertIn("is in use: choose another --port", line)
+
+    def test_too_few_files(self):
+        line = self.complaint("--model", MODEL, "--port", "0", preexec_fn=lambda:
+                              resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100)))
+        self.assertIn("ulimit -n", line)
+
+    def test_a_public_address_is_warned_about(self):
+        result = run("--model", "/no/such.gguf", "--host", "0.0.0.0", "--kv-bind", "127.0.0.1",
+                     "--port", "0")
+        self.assertIn("0.0.0.0 is not a private address", result.stderr)
+
+    def test_check(self):
+        result = run("--check", "--model", MODEL, "--served-model-name", "chat", "--role", "decode",
+                     "--kv-cache-memory", "64MiB", "--max-model-len", "1024")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        for pattern in (r"served as +chat, role decode", r"architecture +llama",
+                        r"weights +[0-9a-f]{64}", r"layout +[0-9a-f]{64}",
+                        r"longest sequence +1024 tokens", r"182 blocks of 16 tokens"):
+            self.assertRegex(result.stdout, pattern)
+        again = run("--check", "--model", MODEL, "--kv-cache-memory", "64MiB")
+        find = re.compile(r"weights +([0-9a-f]{64})")
+        self.assertEqual(find.search(result.stdout)[1], find.search(again.stdout)[1])
+        self.assertEqual(run("--check", "--model", "/no/such.gguf").returncode, 1)
+
+
+class Life(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="pd-worker-")
+        self.addCleanup(self.folder.cleanup)
+
+    def start(self, *arguments, **keywords):
+        worker = Worker(self.folder.name, *arguments, **keywords)
+        self.addCleanup(worker.log.close)
+        self.addCleanup(worker.kill)
+        return worker.wait_ready()
+
+    def attach(self, worker):
+        frontend = Frontend(worker.address)
+        self.addCleanup(frontend.close)
+        frontend.wait_hello()
+        return frontend
+
+    def test_ready_line(self):
+        worker = self.start("--name", "w1", "--role", "prefill", "--zone", "rack9")
+        line = [line for line in worker.text().splitlines() if "pd-worker: ready" in line]
+        self.assertEqual(len(line), 1)
+        self.assertIn(f"address={worker.address} role=prefill model=m instance=w1", line[0])
+        hello = self.attach(worker).wait_hello()
+        self.assertEqual((hello.instance, hello.role, hello.zone, hello.model, hello.block_size),
+                         ("w1", 1, "rack9", "m", 16))
+        self.assertEqual(len(hello.fingerprint.layout), 32)
+        self.assertGreater(hello.boot, 0)
+        self.assertIn("kv=F16", hello.numerics_id)
+        self.assertEqual(sorted(os.listdir(self.folder.name)), ["log", "port"])
+        worker.child.send_signal(signal.SIGINT)
+        self.assertEqual(worker.wait_exit(), 0)
+
+    def test_sigterm_lets_running_answers_end(self):
+        worker = self.start()
+        frontend = self.attach(worker)
+        frontend.submit(1, text=b"Once upon a time", max_tokens=40)
+        frontend.placed(1)
+        worker.child.terminate()
+        wait_for("the drain", lambda: frontend.of_kind("drain"))
+        frontend.submit(2, text=b"x")
+        self.assertEqual(frontend.failed(2).code, 6, "DRAINING")
+        self.assertGreater(len(frontend.finished(1)[1]), 0)
+        self.assertEqual(worker.wait_exit(), 0)
+        self.assertIn("draining", worker.text())
+
+    def long_answer(self, frontend):
+        submit = pd.Submit(model="m", text=b"Count without end: 1 2 3")
+        submit.sampling.max_tokens = 2000
+        submit.sampling.ignore_eos = True
+        data = submit.SerializeToString()
+        frontend.put(pd.ToWorker(submit=pd.SubmitPart(request=1, attempt=1, data=data, last=True,
+                                                      total=len(data))))
+        frontend.placed(1)
+
+    def test_drain_has_a_deadline(self):
+        worker = self.start("--drain-timeout", "1")
+        frontend = self.attach(worker)
+        self.long_answer(frontend)
+        worker.child.terminate()
+        self.assertEqual(worker.wait_exit(PATIENCE), 0)
+        self.assertEqual(frontend.failed(1).code, CANCELLED)
+        self.assertIn("still busy after 1 s", worker.text())
+
+    def test_a_second_sigterm_ends_at_once(self):
+        worker = self.start("--drain-timeout", "600")
+        frontend = self.attach(worker)
+        self.long_answer(frontend)
+        worker.child.terminate()
+        wait_for("the drain", lambda: frontend.of_kind("drain"))
+        start = time.monotonic()
+        worker.child.terminate()
+        self.assertEqual(worker.wait_exit(), 1)
+        self.assertLess(time.monotonic() - start, 10)
+        self.assertIn("ending at once", worker.text())
+
+    def test_cancel_gives_everything_back(self):
+        worker = self.start()
+        frontend = self.attach(worker)
+        total = stats(worker.address)[0]["kv_blocks"]
+        self.long_answer(frontend)
+        wait_for("tokens", lambda: frontend.steps(1))
+        frontend.cancel(1)
+        self.assertEqual(frontend.failed(1).code, CANCELLED)
+        wait_for("a whole pool", lambda: stats(worker.address)[1].load.kv_free == total)
+
+    def test_a_lost_frontend_gives_everything_back(self):
+        worker = self.start()
+        frontend = self.attach(worker)
+        total = stats(worker.address)[0]["kv_blocks"]
+        self.long_answer(frontend)
+        frontend.close()
+        wait_for("a whole pool", lambda: stats(worker.address)[1].load.kv_free == total)
+        self.assertEqual(stats(worker.address)[0]["attempts_running"], 0)
+
+
+if __name__ == "__main__":
+    MODEL = os.path.abspath(sys.argv.pop(1))
+    unittest.main()
