@@ -14,6 +14,14 @@ QWEN3 := $(wildcard ../shared/data/qwen3-tokenizer)
 check-template: $(BUILD)/t/oracle/render venv model
 	build/venv/bin/python t/oracle/chat_template.py $< $(MODEL) $(QWEN3:%=%/tokenizer_config.json)
 
+# --- tokenizer ------------------------------------------------------------------------------------
+
+check-oracle: check-tokenizer
+
+.PHONY: check-tokenizer
+check-tokenizer: $(BUILD)/t/oracle/tokenize venv model
+	build/venv/bin/python t/oracle/tokenizer.py $< --gguf $(MODEL) $(QWEN3:%=--json %)
+
 # --- logits ---------------------------------------------------------------------------------------
 
 check-oracle: check-logits

@@ -3,25 +3,23 @@
 
     build/venv/bin/python t/oracle/tokenizer.py DRIVER [--gguf FILE] [--json DIR] [--count N] [--seed N]
 
-DRIVER is the built t/oracle/tokenize.c. Families: SmolLM2, from the vocabulary in a GGUF file, read
-once as a tokenizer.json made of it and once by the name of its pre-tokeniser; and any directory with a
-tokenizer.json (Qwen3's, say). A family whose file is not given is skipped, and said so. Half of the
+DRIVER is the built t/oracle/tokenize.c. Families: SmolLM2, from the vocabulary in a GGUF file, read as a
+tokenizer.json made of it and by the name of its pre-tokeniser; the same vocabulary under the rules of
+other families; and any directory with a tokenizer.json (Qwen3's, say). A family whose file is not given is skipped, and said so. Half of the
 lists of ids that are compared the other way, id to text, are random: they hold broken characters.
 """
 import argparse
-import json
 import os
 import pathlib
 import random
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 
 import gguf
 import tokenizers
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 SCRATCH = pathlib.Path(__file__).resolve().parents[2] / "build/oracle"
 
@@ -108,27 +106,36 @@ def texts(rng, count):
             yield "".join(atom(rng) for _ in range(rng.randint(1, 14)))
 
 
+def every_character():
+    """Each code point of the planes that are in use: in a row, and between marks that it may change places
+    with or join."""
+    planes = [range(0x80, 0xD800), range(0xE000, 0x34000), range(0xE0000, 0xE0200), range(0x10FF00, 0x110000)]
+    for code_points in planes:
+        for first in code_points[::64]:
+            row = [chr(c) for c in range(first, min(first + 64, code_points.stop))]
+            yield "".join(row)
+            yield "".join(f"a\u0345{c}\u0334{c}\u0301" for c in row)
+
+
 # ---- ours ------------------------------------------------------------------------------------------
 
 
 def ask(driver, arguments, records):
     """Runs the driver; returns its digest and the list of what it answered to each record."""
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen([driver, *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
+    process = subprocess.Popen([driver, *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
-        def feed():
-            for record in records:
-                process.stdin.write(record)
-            process.stdin.close()
+    def feed():
+        for record in records:
+            process.stdin.write(record)
+        process.stdin.close()
 
-        feeder = threading.Thread(target=feed)
-        feeder.start()
-        digest = process.stdout.readline().decode().strip()
-        answer = process.stdout.read()
-        feeder.join()
-        if process.wait() != 0:
-            log.seek(0)
-            sys.exit(log.read().decode())
+    feeder = threading.Thread(target=feed, daemon=True)
+    feeder.start()
+    digest = process.stdout.readline().decode().strip()
+    answer = process.stdout.read()
+    if process.wait() != 0:
+        sys.exit(f"{driver} ended with {process.returncode}")
+    feeder.join()
     return digest, answer
 
 
@@ -157,30 +164,69 @@ def decode_with(driver, arguments, lists):
 # ---- theirs ----------------------------------------------------------------------------------------
 
 
-def from_gguf(path):
-    """SmolLM2's tokenizer as its makers define it, with the vocabulary out of a GGUF file. Leaves a
-    tokenizer.json and a dump in SCRATCH; returns the former's path, the latter's and the rules' name."""
-    fields = gguf.GGUFReader(path).fields
-    tokens, kinds, merges = (fields["tokenizer.ggml." + k].contents() for k in ("tokens", "token_type", "merges"))
-    pre = fields["tokenizer.ggml.pre"].contents()
-    assert fields["tokenizer.ggml.model"].contents() == "gpt2" and pre == "smollm", pre
-    made = tokenizers.Tokenizer(models.BPE(vocab={t: i for i, t in enumerate(tokens)}, merges=[tuple(m.split(" ")) for m in merges]))
-    made.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
-    )
-    made.decoder = decoders.ByteLevel()
-    made.add_special_tokens([AddedToken(t, special=True, normalized=False) for t, k in zip(tokens, kinds) if k == 3])
-    SCRATCH.mkdir(parents=True, exist_ok=True)
-    made.save(str(SCRATCH / "smollm2.json"))
-    with open(SCRATCH / "smollm2.dump", "wb") as dump:
-        dump.write(struct.pack("<II", len(tokens), len(merges)))
-        for token, kind in zip(tokens, kinds):
-            text = token.encode()
-            dump.write(struct.pack("<BI", {1: 0, 4: 1, 3: 2}.get(kind, 3), len(text)) + text)
-        for merge in merges:
-            text = merge.encode()
-            dump.write(struct.pack("<I", len(text)) + text)
-    return SCRATCH / "smollm2.json", SCRATCH / "smollm2.dump", pre
+CONTRACTIONS_OF_ANY_CASE = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|"
+PUNCTUATION_AND_SPACE = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+def split(pattern):
+    return pre_tokenizers.Split(Regex(pattern), "isolated")
+
+
+def rules():
+    """Steps by the name that llama.cpp gives them: those of the models' own files (llama.cpp's own for its
+    default), whether text is normalised, and whether a piece that is a token is taken whole."""
+    gpt2 = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    bytes_only = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    word = CONTRACTIONS_OF_ANY_CASE + r"[^\r\n\p{L}\p{N}]?\p{L}+|"
+    return {
+        "smollm": ([pre_tokenizers.Digits(individual_digits=True), gpt2], False, False),
+        "gpt-2": ([gpt2], False, False),
+        "qwen2": ([split(word + r"\p{N}" + PUNCTUATION_AND_SPACE), bytes_only], True, False),
+        "llama-bpe": ([split(word + r"\p{N}{1,3}" + PUNCTUATION_AND_SPACE), bytes_only], False, True),
+        "default": (
+            [
+                split(r"[\p{P}\$\+<=>\^~\|]+"),
+                split(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"),
+                split(r"\p{N}+"),
+                split("[0-9][0-9][0-9]"),
+                bytes_only,
+            ],
+            False,
+            False,
+        ),
+    }
+
+
+class GGUFVocabulary:
+    """The vocabulary of a GGUF file, for any rules."""
+
+    def __init__(self, path):
+        fields = gguf.GGUFReader(path).fields
+        self.tokens, self.kinds, self.merges = (fields["tokenizer.ggml." + k].contents() for k in ("tokens", "token_type", "merges"))
+        assert fields["tokenizer.ggml.model"].contents() == "gpt2"
+        assert fields["tokenizer.ggml.pre"].contents() == "smollm"
+
+    def with_rules(self, steps, nfc, ignore_merges):
+        vocabulary = {token: i for i, token in enumerate(self.tokens)}
+        merges = [tuple(merge.split(" ")) for merge in self.merges]
+        made = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=ignore_merges))
+        if nfc:
+            made.normalizer = normalizers.NFC()
+        made.pre_tokenizer = pre_tokenizers.Sequence(steps)
+        made.decoder = decoders.ByteLevel()
+        special = [token for token, kind in zip(self.tokens, self.kinds) if kind == 3]
+        made.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+        return made
+
+    def dump(self, path):
+        with open(path, "wb") as dump:
+            dump.write(struct.pack("<II", len(self.tokens), len(self.merges)))
+            for token, kind in zip(self.tokens, self.kinds):
+                text = token.encode()
+                dump.write(struct.pack("<BI", {1: 0, 4: 1, 3: 2}.get(kind, 3), len(text)) + text)
+            for merge in self.merges:
+                text = merge.encode()
+                dump.write(struct.pack("<I", len(text)) + text)
 
 
 def id_lists(rng, encoded, vocabulary):
@@ -202,10 +248,9 @@ def compare(what, ours, theirs, inputs):
     return not wrong
 
 
-def check(name, driver, json_path, arguments, count, seed):
+def check(name, driver, theirs, arguments, count, seed):
     rng = random.Random(seed)
-    theirs = tokenizers.Tokenizer.from_file(str(json_path))
-    samples = list(texts(rng, count))
+    samples = list(texts(rng, count)) + list(every_character())
     print(f"{name}: {sum(len(s.encode()) for s in samples)} bytes of text", flush=True)
     expected = [e.ids for e in theirs.encode_batch(samples, add_special_tokens=True)]
     digest, ours = encode_with(driver, arguments, samples)
@@ -213,6 +258,35 @@ def check(name, driver, json_path, arguments, count, seed):
     lists = list(id_lists(rng, expected, theirs.get_vocab_size()))
     good &= compare("ids to text", decode_with(driver, arguments, lists), theirs.decode_batch(lists, skip_special_tokens=True), lists)
     return good, digest
+
+
+def check_gguf(options):
+    """SmolLM2 itself, from a tokenizer.json and by its rules' name, then its vocabulary under other rules."""
+    SCRATCH.mkdir(parents=True, exist_ok=True)
+    vocabulary = GGUFVocabulary(options.gguf)
+    vocabulary.dump(SCRATCH / "smollm2.dump")
+    vocabulary.with_rules(*rules()["smollm"]).save(str(SCRATCH / "smollm2.json"))
+    theirs = tokenizers.Tokenizer.from_file(str(SCRATCH / "smollm2.json"))
+    arguments = ["json", SCRATCH / "smollm2.json"]
+    good, digest = check("SmolLM2 from tokenizer.json", options.driver, theirs, arguments, options.count, options.seed)
+    for i, (name, steps) in enumerate(rules().items()):
+        arguments = ["dump", SCRATCH / "smollm2.dump", name]
+        theirs = vocabulary.with_rules(*steps)
+        what = f"SmolLM2's vocabulary by the rules {name}"
+        fine, other = check(what, options.driver, theirs, arguments, options.count // 4, options.seed + 1 + i)
+        good &= fine
+        if (other == digest) != (name == "smollm"):
+            print("  the digest says otherwise")
+            good = False
+    return good
+
+
+def check_json(options):
+    directory = pathlib.Path(options.json)
+    files = [directory / name for name in ("tokenizer.json", "tokenizer_config.json")]
+    theirs = tokenizers.Tokenizer.from_file(str(files[0]))
+    arguments = ["json", *(file for file in files if file.exists())]
+    return check(directory.name, options.driver, theirs, arguments, options.count, options.seed)[0]
 
 
 def main():
@@ -226,23 +300,13 @@ def main():
     good = True
 
     if options.gguf:
-        path, dump, pre = from_gguf(options.gguf)
-        fine, digest = check("SmolLM2 from tokenizer.json", options.driver, path, ["json", path], options.count, options.seed)
-        good &= fine
-        fine, other = check(f"SmolLM2 by the name {pre}", options.driver, path, ["dump", dump, pre], options.count, options.seed + 1)
-        good &= fine and digest == other
-        print(f"  digests: {'equal' if digest == other else 'differ'}")
+        good &= check_gguf(options)
     else:
-        print("SmolLM2: skipped, no --gguf and no $PD_GGUF")
+        print("# skip SmolLM2's tokenizer: neither --gguf nor $PD_GGUF names a model")
     if options.json and pathlib.Path(options.json, "tokenizer.json").exists():
-        directory = pathlib.Path(options.json)
-        files = [directory / "tokenizer.json"]
-        if (directory / "tokenizer_config.json").exists():
-            files.append(directory / "tokenizer_config.json")
-        fine, _ = check(directory.name, options.driver, files[0], ["json", *files], options.count, options.seed + 2)
-        good &= fine
+        good &= check_json(options)
     else:
-        print("tokenizer.json: skipped, no --json and no $PD_TOKENIZER_DIR with one")
+        print("# skip a tokenizer.json: neither --json nor $PD_TOKENIZER_DIR names a directory with one")
     sys.exit(0 if good else "the tokenizers differ")
 
 
