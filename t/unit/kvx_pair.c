@@ -16,6 +16,8 @@
 const struct kvx_shape kvx_small = {2, 2, 8, 4, 64};
 const struct kvx_shape kvx_large = {4, 2, 16, 64, 384};
 
+bool kvx_unsealed, kvx_without_words;
+
 enum { JUNK = 0xee, PATIENCE_S = 20 };
 
 /* A control message that waits. */
@@ -313,12 +315,14 @@ size_t kvx_count(struct kvx_worker *worker, enum kvx_event_kind kind, uint64_t i
 
 static void make_pool(struct kvx_worker *worker)
 {
-    size_t size = pd_kvx_pool_bytes(&worker->options.pool);
+    size_t size =
+        kvx_without_words ? worker->layout.bytes : pd_kvx_pool_bytes(&worker->options.pool);
 
     worker->fd = memfd_create("kvx-test", MFD_ALLOW_SEALING | MFD_CLOEXEC);
     assert_true(worker->fd >= 0);
     assert_int_equal(ftruncate(worker->fd, (off_t)size), 0);
-    assert_int_equal(fcntl(worker->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
+    if (!kvx_unsealed)
+        assert_int_equal(fcntl(worker->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
     worker->pool = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, worker->fd, 0);
     assert_ptr_not_equal(worker->pool, MAP_FAILED);
     worker->options.memory = (struct pd_export){PD_EXPORT_MEMFD, worker->fd, size};

@@ -75,6 +75,9 @@ struct kvx_shape {
 
 extern const struct kvx_shape kvx_small, kvx_large;
 
+/* Set while a worker is started: its pool's memory is not sealed; has no room for generation words. */
+extern bool kvx_unsealed, kvx_without_words;
+
 void kvx_net_init(struct kvx_net *net);
 void kvx_net_free(struct kvx_net *net);
 

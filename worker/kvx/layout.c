@@ -28,6 +28,8 @@ int pd_layout_derive(struct pd_layout *layout, struct pd_error *error)
         bound("element_bytes", layout->element_bytes, 1, 4, error) != PD_OK ||
         bound("blocks", layout->blocks, 1, INT32_MAX, error) != PD_OK)
         return PD_INVALID;
+    if (layout->element_bytes == 3)
+        return pd_fail(error, PD_INVALID, "pool layout: element_bytes is 3");
     planes = (uint64_t)layout->layers * layout->kv_heads;
     layout->block_bytes =
         2u * (uint64_t)layout->block_size * layout->head_dim * layout->element_bytes;
@@ -124,10 +126,10 @@ bool pd_plan_more(const struct pd_plan *plan)
     return plan->first < plan->end && plan->plane < plan->from->layers * plan->from->kv_heads;
 }
 
-/* How many blocks from plan->next on are adjacent in both pools and fit into `room` bytes. */
-static size_t run_length(const struct pd_plan *plan, uint64_t room)
+/* How many blocks from plan->next on are adjacent in both pools and fit into one read. */
+static size_t run_length(const struct pd_plan *plan)
 {
-    uint64_t most = room / plan->from->block_bytes;
+    uint64_t most = PD_READ_BYTES / plan->from->block_bytes;
     size_t at = plan->next, n = 1;
 
     while (at + n < plan->end && n < most && plan->source[at + n] == plan->source[at] + n &&
@@ -136,23 +138,27 @@ static size_t run_length(const struct pd_plan *plan, uint64_t room)
     return n;
 }
 
+/* A run is not cut to fill a read up: a plane's run of up to PD_READ_BYTES is one range. */
 bool pd_plan_next(struct pd_plan *plan, struct pd_read *read)
 {
     const struct pd_layout *from = plan->from, *to = plan->to;
 
     read->count = 0;
     read->bytes = 0;
-    while (pd_plan_more(plan) && read->count < PD_READ_RANGES &&
-           PD_READ_BYTES - read->bytes >= from->block_bytes) {
-        size_t blocks = run_length(plan, PD_READ_BYTES - read->bytes);
-        struct pd_range *range = &read->ranges[read->count++];
+    while (pd_plan_more(plan) && read->count < PD_READ_RANGES) {
+        size_t blocks = run_length(plan);
+        uint64_t length = blocks * from->block_bytes;
+        struct pd_range *range = &read->ranges[read->count];
 
+        if (length > PD_READ_BYTES - read->bytes)
+            break;
         range->source =
             plan->plane * from->plane_bytes + plan->source[plan->next] * from->block_bytes;
         range->destination = plan->plane * to->plane_bytes +
                              (uint64_t)plan->destination[plan->next] * to->block_bytes;
-        range->length = (uint32_t)(blocks * from->block_bytes);
-        read->bytes += range->length;
+        range->length = (uint32_t)length;
+        read->count++;
+        read->bytes += length;
         plan->next += blocks;
         if (plan->next == plan->end) {
             plan->next = plan->first;
