@@ -13,6 +13,7 @@
 #include "proto/pd.pb-c.h"
 #include "t/unit/engine_lab.h"
 #include "worker/base/clock.h"
+#include "worker/engine/internal.h"
 
 enum {
     STOP = PD__V1__FINISH_REASON__FINISH_STOP,
@@ -530,6 +531,35 @@ static void test_poison_stays_with_its_own(void **state)
     close_lab();
 }
 
+static struct pd_graph *unfinished;
+
+static void break_the_device(struct lab *at, const struct pd_output *output)
+{
+    if (output->id.request == 0 && output->position == 3)
+        at->engine->graph = unfinished; /* a launch of it fails; one more step is in flight */
+}
+
+static void test_a_lost_device_fails_everything(void **state)
+{
+    struct lab_options options = lab_defaults();
+
+    (void)state;
+    lab_open(&lab, &options);
+    lab.on_output = break_the_device;
+    assert_int_equal(pd_graph_begin(lab.model->device, &unfinished), PD_KERNEL_OK);
+    lab_start(&lab, NULL);
+    for (uint64_t i = 0; i < 6; i++)
+        lab_submit(&lab, lab_request(&lab, i, prompts[i], 70));
+    for (uint64_t i = 0; i < 6; i++) {
+        assert_true(lab_wait(&lab, i)->failed);
+        assert_int_equal(lab.answers[i].code, PD__V1__FAILED__CODE__INTERNAL);
+    }
+    refused(lab_request(&lab, 6, "late", 5), PD__V1__FAILED__CODE__INTERNAL, "");
+    lab_stop(&lab);
+    pd_graph_destroy(unfinished);
+    lab_close(&lab);
+}
+
 static void test_a_stop_ends_everything(void **state)
 {
     struct lab_options options = lab_defaults();
@@ -591,6 +621,7 @@ int main(void)
         cmocka_unit_test(test_a_lost_stream_takes_its_own),
         cmocka_unit_test(test_a_deadline_is_kept),
         cmocka_unit_test(test_poison_stays_with_its_own),
+        cmocka_unit_test(test_a_lost_device_fails_everything),
         cmocka_unit_test(test_a_stop_ends_everything),
         cmocka_unit_test(test_one_event_per_step),
     };

@@ -197,8 +197,7 @@ static void announce(struct pd_engine *engine, struct pd_sequence *s)
     else if (pd_transfer_offer(engine, s, &ticket))
         say_placed(engine, s, &ticket);
     else
-        pd_sequence_abort(engine, s, PD__V1__FAILED__CODE__INTERNAL,
-                          "the prompt's KV cannot be offered");
+        pd_sequence_abort(engine, s, PD__V1__FAILED__CODE__CAPACITY, "too many KV tickets are out");
 }
 
 void pd_admit_waiting(struct pd_engine *engine)
@@ -295,7 +294,8 @@ static void start_decode(struct pd_engine *engine, struct pd_sequence *s)
     else if (pd_transfer_fetch(engine, s))
         say_placed(engine, s, NULL);
     else
-        pd_sequence_abort(engine, s, PD__V1__FAILED__CODE__TICKET, "the ticket cannot be claimed");
+        pd_sequence_abort(engine, s, PD__V1__FAILED__CODE__CAPACITY,
+                          "too many KV tickets are being read");
 }
 
 static int check_state(const struct pd_engine *engine, struct verdict *verdict)
