@@ -248,6 +248,24 @@ static void the_first_complete_string_wins_then_the_longest(void **state)
     finish(&a, "");
 }
 
+static void a_stop_string_may_begin_within_itself(void **state)
+{
+    static const char *const stops[] = {"aabaaac", "aabaaac", NULL};
+    struct world *w = *state;
+    struct pd_text_delta delta;
+    struct answer a;
+    const char *c;
+
+    begin(&a, w, stops, false);
+    for (c = "aabaaabaaac"; *c; c++) {
+        assert_int_equal(pd_text_stream_push(a.stream, *c, &delta), PD_OK);
+        take(&a, &delta);
+    }
+    assert_int_equal(a.stop, 0);
+    assert_string_equal(a.text, "aaba");
+    finish(&a, "");
+}
+
 static void a_replacement_can_stop_too(void **state)
 {
     static const char *const stops[] = {FFFD, NULL};
@@ -385,6 +403,7 @@ int main(void)
         WITH_WORLD(what_is_held_comes_at_the_end),
         WITH_WORLD(the_stop_string_is_kept_if_asked_for),
         WITH_WORLD(the_first_complete_string_wins_then_the_longest),
+        WITH_WORLD(a_stop_string_may_begin_within_itself),
         WITH_WORLD(a_replacement_can_stop_too),
         WITH_WORLD(nothing_may_follow_a_stop),
         WITH_WORLD(rules_are_checked),

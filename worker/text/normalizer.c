@@ -19,21 +19,23 @@ enum {
     DECOMPOSED_MAX = 8, /* code points of one character; there are 4 at most */
     BYTE_EXPANSION = 2, /* code points for each byte of a character; there are 3 for 2 at most */
     CLASSES = 256,
+    TABLE_END = 0x30000, /* beyond, the tables' Unicode has nothing to decompose or to order */
 };
 
 struct pd_normalizer {
-    uint8_t loud[PD_UNICODE_END / 8];  /* bit by code point: not quiet */
-    uint8_t young[PD_UNICODE_END / 8]; /* too young to take part */
+    uint8_t loud[TABLE_END / 8];  /* bit by code point: not quiet */
+    uint8_t young[TABLE_END / 8]; /* too young to take part */
 };
 
 static bool bit(const uint8_t *bits, uint32_t code_point)
 {
-    return bits[code_point >> 3] >> (code_point & 7) & 1;
+    return code_point < TABLE_END && bits[code_point >> 3] >> (code_point & 7) & 1;
 }
 
 static void set_bit(uint8_t *bits, uint32_t code_point)
 {
-    bits[code_point >> 3] |= (uint8_t)(1 << (code_point & 7));
+    if (code_point < TABLE_END)
+        bits[code_point >> 3] |= (uint8_t)(1 << (code_point & 7));
 }
 
 static int class_of(int32_t code_point)
@@ -98,7 +100,7 @@ int pd_normalizer_create(struct pd_normalizer **normalizer, struct pd_error *err
 
     if (!made)
         return pd_fail(error, PD_NO_MEMORY, "no memory for normalisation");
-    for (c = 0x80; c < PD_UNICODE_END; c++)
+    for (c = 0x80; c < TABLE_END; c++)
         if (c < 0xD800 || c > 0xDFFF)
             look_at(made, c);
     *normalizer = made;

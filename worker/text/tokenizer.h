@@ -38,7 +38,7 @@ struct pd_tokenizer_spec {
     bool digits_alone;  /* split every digit off first (SmolLM2) */
     bool nfc;           /* normalise to NFC */
     bool ignore_merges; /* a whole piece that is a token is taken as it is (Llama 3) */
-    bool add_bos;       /* put bos_id before the text */
+    bool add_bos;       /* put bos_id before a text that does not begin with it */
     int32_t bos_id, eos_id; /* -1: none */
 };
 
