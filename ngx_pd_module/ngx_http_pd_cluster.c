@@ -5,7 +5,7 @@
  *     pd_cluster chat {
  *         worker 10.0.0.11:9000 role=prefill zone=rack1;
  *         worker 10.0.0.21:9000 role=decode  zone=rack1;
- *         register on token=secret;
+ *         register on token=secret lease=30s;
  *         queue 1024 timeout=30s;
  *         direct_threshold 256;
  *     }
@@ -24,6 +24,7 @@
 
 #define NGX_HTTP_PD_QUEUE             1024
 #define NGX_HTTP_PD_QUEUE_TIMEOUT     30000
+#define NGX_HTTP_PD_LEASE             30000
 
 
 static char *ngx_http_pd_cluster_worker(ngx_conf_t *cf, ngx_command_t *cmd,
@@ -48,7 +49,7 @@ static ngx_command_t  ngx_http_pd_cluster_commands[] = {
       NULL },
 
     { ngx_string("register"),
-      NGX_HTTP_PD_CLUSTER_CONF|NGX_CONF_TAKE12,
+      NGX_HTTP_PD_CLUSTER_CONF|NGX_CONF_TAKE123,
       ngx_http_pd_cluster_register,
       0,
       0,
@@ -227,6 +228,7 @@ ngx_http_pd_cluster_mention(ngx_conf_t *cf, ngx_str_t *name)
     cluster->file = cf->conf_file->file.name.data;
     cluster->line = cf->conf_file->line;
     cluster->registration = NGX_CONF_UNSET;
+    cluster->lease = NGX_HTTP_PD_LEASE;
     cluster->queue = NGX_CONF_UNSET_UINT;
     cluster->queue_timeout = NGX_CONF_UNSET_MSEC;
     cluster->direct_threshold = NGX_CONF_UNSET_UINT;
@@ -462,7 +464,9 @@ ngx_http_pd_cluster_register(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_http_pd_cluster_t  *cluster = conf;
 
-    ngx_str_t  *value;
+    ngx_int_t    lease;
+    ngx_str_t   *value, s;
+    ngx_uint_t   i;
 
     if (cluster->registration != NGX_CONF_UNSET) {
         return "is duplicate";
@@ -483,20 +487,34 @@ ngx_http_pd_cluster_register(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return NGX_CONF_ERROR;
     }
 
-    if (cf->args->nelts == 3) {
+    for (i = 2; i < cf->args->nelts; i++) {
 
-        if (value[2].len <= 6 || value[2].len > 6 + 256
-            || ngx_strncmp(value[2].data, "token=", 6) != 0)
-        {
-            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "invalid parameter \"%V\" in \"register\": "
-                               "use token= and 1 to 256 characters",
-                               &value[2]);
-            return NGX_CONF_ERROR;
+        if (ngx_strncmp(value[i].data, "token=", 6) == 0) {
+            cluster->token.data = value[i].data + 6;
+            cluster->token.len = value[i].len - 6;
+
+            if (cluster->token.len >= 1 && cluster->token.len <= 256) {
+                continue;
+            }
         }
 
-        cluster->token.data = value[2].data + 6;
-        cluster->token.len = value[2].len - 6;
+        if (ngx_strncmp(value[i].data, "lease=", 6) == 0) {
+            s.data = value[i].data + 6;
+            s.len = value[i].len - 6;
+
+            lease = ngx_parse_time(&s, 0);
+
+            if (lease != NGX_ERROR && lease >= 1000 && lease <= 3600 * 1000) {
+                cluster->lease = lease;
+                continue;
+            }
+        }
+
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid parameter \"%V\" in \"register\": "
+                           "use token= and 1 to 256 characters, or "
+                           "lease=1s to lease=1h", &value[i]);
+        return NGX_CONF_ERROR;
     }
 
     return NGX_CONF_OK;

@@ -48,6 +48,7 @@ struct ngx_http_pd_cluster_s {
     ngx_array_t                workers;    /* ngx_http_pd_worker_conf_t */
     ngx_flag_t                 registration;
     ngx_str_t                  token;
+    ngx_msec_t                 lease;
     ngx_uint_t                 queue;
     ngx_msec_t                 queue_timeout;
     ngx_uint_t                 direct_threshold;   /* tokens, 0: off */

@@ -84,6 +84,7 @@ static int ngx_http_pd_h2_on_close(nghttp2_session *session, int32_t stream,
 static ssize_t ngx_http_pd_h2_on_fill(nghttp2_session *session, int32_t stream,
     uint8_t *buf, size_t len, uint32_t *flags, nghttp2_data_source *source,
     void *data);
+static void ngx_http_pd_h2_end(ngx_http_pd_h2_t *h2);
 static void ngx_http_pd_h2_why(ngx_http_pd_h2_t *h2, const char *fmt, ...);
 static void ngx_http_pd_h2_errno(ngx_http_pd_h2_t *h2, const char *what,
     ngx_err_t err);
@@ -530,7 +531,7 @@ ngx_http_pd_h2_send(ngx_http_pd_h2_t *h2)
     if (!nghttp2_session_want_read(h2->session)
         && !nghttp2_session_want_write(h2->session))
     {
-        ngx_http_pd_h2_why(h2, "HTTP/2 session ended");
+        ngx_http_pd_h2_why(h2, "HTTP/2: the session has ended");
         return NGX_ERROR;
     }
 
@@ -632,6 +633,14 @@ ngx_http_pd_h2_on_frame(nghttp2_session *session, const nghttp2_frame *frame,
         return NGHTTP2_ERR_CALLBACK_FAILURE;
     }
 
+    if (frame->hd.stream_id == h2->stream
+        && (frame->hd.type == NGHTTP2_HEADERS
+            || frame->hd.type == NGHTTP2_DATA)
+        && (frame->hd.flags & NGHTTP2_FLAG_END_STREAM))
+    {
+        ngx_http_pd_h2_end(h2);
+    }
+
     return 0;
 }
 
@@ -665,29 +674,37 @@ ngx_http_pd_h2_on_close(nghttp2_session *session, int32_t stream,
 {
     ngx_http_pd_h2_t  *h2 = data;
 
-    u_char  text[128];
-    size_t  len;
-
-    if (stream != h2->stream) {
-        return 0;
-    }
-
-    h2->ended = 1;
-
-    if (h2->grpc_status != -1) {
-        len = ngx_min(h2->why.len, sizeof(text));
-        ngx_memcpy(text, h2->why_text, len);
-
-        ngx_http_pd_h2_why(h2, "the worker has ended the stream: "
-                           "grpc-status %i \"%*s\"", h2->grpc_status, len,
-                           text);
-
-    } else {
+    if (stream == h2->stream && !h2->ended) {
+        h2->ended = 1;
         ngx_http_pd_h2_why(h2, "the stream was reset: %s",
                            nghttp2_http2_strerror(code));
     }
 
     return 0;
+}
+
+
+/* the worker has sent its last; our side is of no use any more */
+
+static void
+ngx_http_pd_h2_end(ngx_http_pd_h2_t *h2)
+{
+    size_t  len;
+    u_char  text[128];
+
+    h2->ended = 1;
+
+    len = ngx_min(h2->why.len, sizeof(text));
+    ngx_memcpy(text, h2->why_text, len);
+
+    if (h2->grpc_status == -1) {
+        ngx_http_pd_h2_why(h2, "the worker has ended the stream");
+
+    } else {
+        ngx_http_pd_h2_why(h2, "the worker has ended the stream: "
+                           "grpc-status %i \"%*s\"", h2->grpc_status, len,
+                           text);
+    }
 }
 
 

@@ -236,7 +236,7 @@ ngx_http_pd_ledger_prefilled(ngx_http_pd_zone_t *zone, uint32_t index)
     record = &zone->sh->records[index];
 
     ngx_http_pd_ledger_charge(zone, record, -1);
-    record->prefill = NGX_HTTP_PD_NONE;
+    record->prefilled = 1;
     ngx_http_pd_ledger_charge(zone, record, 1);
 }
 
@@ -574,7 +574,7 @@ ngx_http_pd_ledger_charge(ngx_http_pd_zone_t *zone,
     uint64_t               blocks;
     ngx_http_pd_worker_t  *worker;
 
-    if (record->prefill != NGX_HTTP_PD_NONE) {
+    if (record->prefill != NGX_HTTP_PD_NONE && !record->prefilled) {
         worker = &zone->sh->workers[record->prefill];
         worker->jobs += sign;
 
@@ -627,6 +627,7 @@ ngx_http_pd_ledger_place(ngx_http_pd_zone_t *zone,
 
     record->unseen_prefill = 1;
     record->unseen_decode = 1;
+    record->prefilled = 0;
     record->handed = (record->prefill != NGX_HTTP_PD_NONE);
 
     ngx_http_pd_ledger_charge(zone, record, 1);

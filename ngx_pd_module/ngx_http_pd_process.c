@@ -13,12 +13,14 @@
 
 #define NGX_HTTP_PD_PROCESS_TICK    1000
 #define NGX_HTTP_PD_PROCESS_QUICK   100      /* while requests wait */
+#define NGX_HTTP_PD_PROCESS_LAST_CALL    200 /* before nginx cuts */
 
 
 static ngx_int_t ngx_http_pd_process_listen(ngx_http_pd_process_t *process);
 static void ngx_http_pd_process_wake_handler(ngx_event_t *rev);
 static void ngx_http_pd_process_self_handler(ngx_event_t *ev);
 static void ngx_http_pd_process_tick_handler(ngx_event_t *ev);
+static void ngx_http_pd_process_last_call_handler(ngx_event_t *ev);
 static void ngx_http_pd_process_sync(ngx_http_pd_process_t *process);
 static ngx_uint_t ngx_http_pd_process_wants(ngx_http_pd_process_t *process,
     ngx_http_pd_worker_t *worker);
@@ -65,6 +67,11 @@ ngx_http_pd_process_init(ngx_cycle_t *cycle)
     process->tick.log = cycle->log;
     process->tick.cancelable = 1;
 
+    process->last_call.handler = ngx_http_pd_process_last_call_handler;
+    process->last_call.data = process;
+    process->last_call.log = cycle->log;
+    process->last_call.cancelable = 1;
+
     process->zone->self = &process->self;
 
     if (ngx_http_pd_zone_enter(process->zone, cycle->log) != NGX_OK
@@ -110,6 +117,10 @@ ngx_http_pd_process_exit(ngx_cycle_t *cycle)
 
     if (process->tick.timer_set) {
         ngx_del_timer(&process->tick);
+    }
+
+    if (process->last_call.timer_set) {
+        ngx_del_timer(&process->last_call);
     }
 
     if (process->wake) {
@@ -314,18 +325,55 @@ ngx_http_pd_process_wants(ngx_http_pd_process_t *process,
 }
 
 
+/*
+ * With a worker_shutdown_timeout, nginx will cut all connections at its end:
+ * requests are ended shortly before, so that clients and workers still hear
+ * why.
+ */
+
 void
 ngx_http_pd_process_shutdown(ngx_http_pd_process_t *process,
     ngx_uint_t at_once)
 {
+    ngx_msec_t        left;
+    ngx_core_conf_t  *ccf;
+
+    if (at_once) {
+        ngx_http_pd_process_last_call_handler(&process->last_call);
+        return;
+    }
+
+    if (process->draining) {
+        return;
+    }
+
     process->draining = 1;
 
-    if (at_once && !process->terminating) {
-        process->terminating = 1;
-        ngx_http_pd_attempt_terminate(process);
+    ccf = (ngx_core_conf_t *) ngx_get_conf(ngx_cycle->conf_ctx,
+                                           ngx_core_module);
+
+    if (ccf->shutdown_timeout) {
+        left = ccf->shutdown_timeout;
+        left -= ngx_min(left / 2, NGX_HTTP_PD_PROCESS_LAST_CALL);
+
+        ngx_add_timer(&process->last_call, left);
     }
 
     ngx_http_pd_process_settle(process);
+}
+
+
+static void
+ngx_http_pd_process_last_call_handler(ngx_event_t *ev)
+{
+    ngx_http_pd_process_t  *process = ev->data;
+
+    if (!process->terminating) {
+        process->draining = 1;
+        process->terminating = 1;
+        ngx_http_pd_attempt_terminate(process);
+        ngx_http_pd_process_settle(process);
+    }
 }
 
 

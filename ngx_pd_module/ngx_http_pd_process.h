@@ -34,6 +34,7 @@ typedef struct {
     ngx_event_t               tick;        /* each second, or 0.1 s */
     ngx_msec_t                swept;
     ngx_event_t               self;        /* posted: grants, new workers */
+    ngx_event_t               last_call;   /* of a worker_shutdown_timeout */
     ngx_connection_t         *wake;        /* the same from other processes */
 
     unsigned                  draining:1;  /* nginx leaves gracefully */

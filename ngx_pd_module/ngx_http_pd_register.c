@@ -19,8 +19,7 @@
 #include "ngx_http_pd_unpack.h"
 
 
-#define NGX_HTTP_PD_REGISTER_LEASE    30000        /* ms */
-#define NGX_HTTP_PD_REGISTER_MAX      65536        /* bytes of a message */
+#define NGX_HTTP_PD_REGISTER_MAX      65536    /* bytes of a message */
 
 #define NGX_HTTP_PD_GRPC_INVALID      3
 #define NGX_HTTP_PD_GRPC_DENIED       7
@@ -383,7 +382,7 @@ ngx_http_pd_register_lease(ngx_http_request_t *r, ngx_str_t *address,
 
     } else {
         worker->lease = ngx_http_pd_now_us()
-                        + NGX_HTTP_PD_REGISTER_LEASE * 1000;
+                        + (uint64_t) cluster->lease * 1000;
 
         if (!worker->known) {
             ngx_http_pd_hello_learn(zone, worker, request->hello);
@@ -411,13 +410,16 @@ ngx_http_pd_register_lease(ngx_http_request_t *r, ngx_str_t *address,
 static ngx_int_t
 ngx_http_pd_register_reply(ngx_http_request_t *r)
 {
-    size_t                  len;
-    ngx_int_t               rc;
-    ngx_buf_t              *b;
-    ngx_chain_t             out;
-    Pd__V1__RegisterReply   reply = PD__V1__REGISTER_REPLY__INIT;
+    size_t                   len;
+    ngx_int_t                rc;
+    ngx_buf_t               *b;
+    ngx_chain_t              out;
+    Pd__V1__RegisterReply    reply = PD__V1__REGISTER_REPLY__INIT;
+    ngx_http_pd_loc_conf_t  *plcf;
 
-    reply.lease_ms = NGX_HTTP_PD_REGISTER_LEASE;
+    plcf = ngx_http_get_module_loc_conf(r, ngx_http_pd_module);
+
+    reply.lease_ms = plcf->lease->lease;
 
     len = pd__v1__register_reply__get_packed_size(&reply);
 

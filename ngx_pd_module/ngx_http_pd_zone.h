@@ -130,6 +130,7 @@ typedef struct {
     uint8_t      unseen_prefill;      /* charges not in a report yet */
     uint8_t      unseen_decode;
     uint8_t      handed;              /* decode gets the prompt's KV */
+    uint8_t      prefilled;           /* prefill has done its part */
     uint16_t     prefill;             /* workers, or NGX_HTTP_PD_NONE */
     uint16_t     decode;
     uint16_t     avoid[3];            /* workers that have refused it */

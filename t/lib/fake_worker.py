@@ -14,6 +14,7 @@ It writes what it hears into LOG, one event a line:
     message ... the whole Submit as one line of protobuf text
     cancel request=R attempt=A reason=CLIENT_GONE
     drain, detach, release, heartbeat (the first of a stream only)
+    registered lease=MS (the first time), not registered: STATUS "message"
 
 Options (default):
 
@@ -21,7 +22,8 @@ Options (default):
     model=NAME (m)          instance=NAME (the worker's)
     text=a|b|c (t0_|t1_|t2_)  the answer, a token each; "_" stands for a space
     prompt=N (from bytes)   cached=N (0)       what Placed says
-    finish=stop|length      blocks=N (1000)    max_seqs=N (64)
+    finish=stop|length|none                    max_seqs=N (64)
+    blocks=N (1000)         skip=P             leaves out the token at P
     max_len=N (4096)        report=MS (as the hello asks; 0: never)
     delay=MS (0)            between tokens
     merge=N (1)             tokens in a step
@@ -34,6 +36,10 @@ Options (default):
     die=E                   the process ends at E: attach submit placed first
     protocol=N (1)          in the hello
     fingerprint=TEXT (f)    all four digests are made of it
+    register=HOST:PORT      registers there, as address=TEXT (":" and its port),
+                            with token=TEXT and padding=N bytes of capabilities;
+                            says that it leaves at SIGUSR2; register_raw=HEX
+                            is sent in place of an honest message
     send=KIND               hostile bytes behind the hello, see hostile()
     raw=KIND                no gRPC at all, see raw_bytes()
 """
@@ -101,6 +107,8 @@ class Worker:
             "_", " ").split("|")
         self.used = 0
         self.steps = 0
+        self.draining = False
+        self.attaches = set()
 
     def log(self, line):
         self.log_file.write(line.replace("\n", "\\n") + "\n")
@@ -124,9 +132,14 @@ class Worker:
         self.released.release()
         self.log("release")
 
+    def drain(self):
+        self.draining = True
+        for attach in self.attaches:
+            attach.start(attach.send(pd.FromWorker(drain=pd.WorkerDrain())))
+
     def hello(self):
-        digest = hashlib.sha256(
-            self.options.get("fingerprint", "f").encode()).digest()
+        text = self.options.get("fingerprint", "f")
+        digest = hashlib.sha256(text.encode()).digest() if text else b""
         return pd.WorkerHello(
             protocol=self.number("protocol", 1),
             protocol_min=self.number("protocol", 1),
@@ -148,6 +161,7 @@ class Attach:
     def __init__(self, worker, context):
         self.worker = worker
         self.context = context
+        self.writing = asyncio.Lock()    # gRPC takes one write at a time
         self.parts = {}
         self.sequences = {}
         self.submissions = 0
@@ -164,11 +178,15 @@ class Attach:
         worker.log(f"attach frontend={hello.frontend_id} slot={hello.slot} "
                    f"generation={hello.generation}")
         await worker.reach("hello")
+        if worker.options.get("send") == "early":
+            await self.send(pd.FromWorker(load=self.load()))
         await self.send(pd.FromWorker(hello=worker.hello()))
-        for data in hostile(worker.options.get("send")):
-            await self.context.write(data)
+        for kind in filter(None, worker.options.get("send", "").split(",")):
+            for data in hostile(kind):
+                await self.context.write(data)
         interval = worker.number("report", hello.report_interval_ms or 1000)
-        reporter = asyncio.create_task(self.report(interval / 1000))
+        worker.attaches.add(self)
+        reporter = self.start(self.report(interval / 1000))
         try:
             while True:
                 message = await self.context.read()
@@ -176,13 +194,24 @@ class Attach:
                     break
                 self.take(message)
         finally:
+            worker.attaches.discard(self)
             reporter.cancel()
             for sequence in list(self.sequences.values()):
                 sequence.task.cancel()
             worker.log("detach")
 
     async def send(self, message):
-        await self.context.write(message.SerializeToString())
+        async with self.writing:
+            await self.context.write(message.SerializeToString())
+
+    def start(self, coroutine):
+        """A task whose failure is an event of the log."""
+        def ended(task):
+            if not task.cancelled() and task.exception():
+                self.worker.log(f"protocol error: {task.exception()!r}")
+        task = asyncio.create_task(coroutine)
+        task.add_done_callback(ended)
+        return task
 
     def load(self):
         worker = self.worker
@@ -190,6 +219,7 @@ class Attach:
         return pd.LoadReport(
             number=self.reports, last_submission=self.submissions,
             steps=worker.steps, running=len(self.sequences),
+            draining=worker.draining,
             prefill_queued_tokens=worker.number("busy", 0),
             kv_free=max(worker.number("blocks", 1000) - worker.used, 0))
 
@@ -246,7 +276,7 @@ class Attach:
                 submit, as_one_line=True, as_utf8=True))
         sequence = Sequence(submit)
         self.sequences[key] = sequence
-        sequence.task = asyncio.create_task(self.answer(key, sequence, route))
+        sequence.task = self.start(self.answer(key, sequence, route))
 
     def end(self, request, attempt):
         sequence = self.sequences.pop((request, attempt), None)
@@ -286,7 +316,8 @@ class Attach:
         worker = self.worker
         limit = sequence.submit.sampling.max_tokens or 1 << 20
         count = min(len(worker.text), limit)
-        reason = {"stop": 1, "length": 2}[worker.options.get("finish", "stop")]
+        reason = {"stop": 1, "length": 2, "none": 0}[
+            worker.options.get("finish", "stop")]
         if limit < len(worker.text):
             reason = 2
         position = 0
@@ -301,6 +332,8 @@ class Attach:
                 tokens=range(100 + position, 100 + position + size),
                 text="".join(worker.text[position:position + size]).encode())
             position += size
+            if worker.number("skip", -1) == step.position:
+                continue
             handed_over = route == "PREFILL"
             if position == count or handed_over:
                 if not handed_over:
@@ -338,12 +371,53 @@ class Attach:
             param=self.worker.options.get("param", ""))))
 
 
+async def register(worker, port):
+    """Keeps a lease, renewed at a third of its life."""
+    leaving = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, leaving.set)
+    hello = worker.hello()
+    hello.capabilities.append("x" * worker.number("padding", 0))
+    request = pd.RegisterRequest(
+        token=worker.options.get("token", ""), hello=hello,
+        address=worker.options.get("address", f":{port}"))
+    said = None
+    async with grpc.aio.insecure_channel(
+            worker.options["register"],
+            options=[("grpc.initial_reconnect_backoff_ms", 50),
+                     ("grpc.enable_http_proxy", 0)]) as channel:
+        call = channel.unary_unary("/pd.v1.Dispatcher/Register",
+                                   response_deserializer=pd.RegisterReply
+                                   .FromString)
+        while True:
+            request.leaving = leaving.is_set()
+            data = (bytes.fromhex(worker.options["register_raw"])
+                    if "register_raw" in worker.options
+                    else request.SerializeToString())
+            try:
+                reply = await call(data, wait_for_ready=True)
+                now, pause = f"registered lease={reply.lease_ms}", \
+                    reply.lease_ms / 3000
+            except grpc.aio.AioRpcError as error:
+                now, pause = (f"not registered: {error.code().name} "
+                              f'"{error.details()}"'), 0.1
+            if request.leaving:
+                worker.log("left")
+                return
+            if now != said:
+                worker.log(now)
+                said = now
+            try:
+                await asyncio.wait_for(leaving.wait(), pause)
+            except asyncio.TimeoutError:
+                pass
+
+
 # --- hostile bytes ---------------------------------------------------------------
 
 
 def hostile(kind):
     """Messages that no honest worker sends."""
-    if kind is None:
+    if kind == "early":      # a report before the hello, sent elsewhere
         return []
     field = lambda number, data: bytes([number << 3 | 2]) + varint(
         len(data)) + data
@@ -360,10 +434,11 @@ def hostile(kind):
     if kind == "many":       # 2 bytes on the wire, 150 in memory, each
         return [field(4, field(2, b"") * (1 << 20))]
     if kind == "nested":     # TokenLogprob in TokenLogprob in ...
-        data = b""
-        for _ in range(200000):
-            data = field(4, data) if len(data) < 3 << 20 else data
-        return [field(4, field(2, field(8, data)))]
+        headers, size = [], 0
+        for number in [4] * 100000 + [8, 2, 4]:
+            headers.append(bytes([number << 3 | 2]) + varint(size))
+            size += len(headers[-1])
+        return [b"".join(reversed(headers))]
     if kind == "stranger":   # requests that nobody submitted
         return [pd.FromWorker(placed=pd.Placed(request=1 << 60, attempt=1))
                 .SerializeToString(),
@@ -434,8 +509,9 @@ async def serve_raw(worker, port):
 
 async def serve(name, log, options, started):
     worker = Worker(name, log, options)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1,
-                                                  worker.release)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGUSR1, worker.release)
+    loop.add_signal_handler(signal.SIGHUP, worker.drain)
     port = worker.number("port", 0)
     if "raw" in options:
         server, port = await serve_raw(worker, port)
@@ -452,6 +528,8 @@ async def serve(name, log, options, started):
     port = server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()
     started(port)
+    if "register" in options:
+        await register(worker, port)
     await server.wait_for_termination()
 
 

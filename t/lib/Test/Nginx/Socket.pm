@@ -11,12 +11,15 @@ package Test::Nginx::Socket;
 # Sections of our own:
 #
 #   workers         number of nginx worker processes; 0 (default): no master
-#   worker          fake workers, one a line: NAME key=value ...; their
-#                   addresses replace {{NAME}} in the configuration, as {{port}}
-#                   is nginx's own port and {{root}} its folder
+#   worker          fake workers, one a line: NAME key=value ...; in this and
+#                   in the configuration {{NAME}} is a worker's address, {{port}}
+#                   nginx's own port, {{root}} its folder, and {{ANYTHING}} an
+#                   address at which nobody listens yet
 #   worker_log      regular expressions, one a line, that come in this order in
 #   no_worker_log   ..., or never, in the logs of all workers: "NAME event"
-#   reload_config   the server's configuration after "nginx reload"
+#   reload_config reload_http_config
+#                   the configuration after "nginx reload"
+#   ignore_log      alarming lines of nginx's log that are no fault here
 #   steps           what happens, one step a line (see %step below); where there
 #                   are none: send the request, read the answer
 #
@@ -40,7 +43,7 @@ use PD::Client;
 use PD::Workers;
 
 our @EXPORT = qw(plan blocks run_tests repeat_each no_shuffle no_long_string
-                 log_level timeout);
+                 log_level timeout add_block_preprocessor);
 
 my $top = abs_path(dirname(__FILE__) . '/../../../..');
 my $build = abs_path($ENV{PD_BUILD} || "$top/build")
@@ -48,7 +51,7 @@ my $build = abs_path($ENV{PD_BUILD} || "$top/build")
 my $repeat = 1;
 my $level = 'info';
 my $timeout = 5 * ($ENV{PD_TEST_SLOW} || 1);
-my ($workers, %nginx);
+my ($workers, %nginx, @preprocessors);
 
 # As Test::Nginx::Socket: "use" may carry the plan.
 sub import {
@@ -62,11 +65,13 @@ sub import {
 sub repeat_each    { $repeat = shift if @_; return $repeat }
 sub log_level      { $level = shift if @_; return $level }
 sub timeout        { $timeout = shift if @_; return $timeout }
+sub add_block_preprocessor { push @preprocessors, @_ }
 sub no_shuffle     { }
 sub no_long_string { }
 
 sub run_tests {
     for my $block (blocks()) {
+        $_->($block) for @preprocessors;
         run_block($block) for 1 .. $repeat;
     }
     undef $workers;
@@ -83,7 +88,8 @@ sub run_block {
     %nginx = (root => $root, port => free_port(), timeout => $block->timeout
                                                        // $timeout);
     start_workers($block, $root) if defined $block->worker;
-    write_configuration($block, $block->config // '');
+    write_configuration($block, scalar $block->config,
+                        scalar $block->http_config);
 
     if (defined $block->must_die) {
         spawn_nginx();
@@ -170,6 +176,9 @@ sub check_logs {
     # nginx has undefined behaviour of its own, like memcpy(p, NULL, 0)
     my @bad = defined $block->must_die
         ? () : grep { /\[(alert|crit|emerg)\]/ } split /\n/, $log;
+    for my $pattern (patterns($block->ignore_log)) {
+        @bad = grep { $_ !~ /\Q$pattern\E/ } @bad;
+    }
     push @bad, grep { m{ERROR: \w+Sanitizer|ngx_http_pd_.*runtime error:} }
                split /\n/, $log . $output;
     is(join("\n", @bad), '', "$name - nothing alarming is logged");
@@ -179,22 +188,41 @@ sub check_workers {
     my ($block) = @_;
 
     my $name = $block->name;
-    my $log = join '', map { my $worker = $_;
-                             map { "$worker $_\n" }
-                                 split /\n/, $workers->log($worker) }
-                       sort keys %{ $workers->{worker} };
-    my $position = 0;
+    my $deadline = time + $timeout;
+    my ($log, $missing);
 
-    for my $pattern (patterns($block->worker_log)) {
-        pos($log) = $position;
-        my $found = $log =~ /$pattern/mg;
-        ok($found, "$name - worker log: $pattern") or return diag($log);
-        $position = pos $log;
-    }
+    # a worker may still be reading what nginx has sent at last
+    do {
+        sleep 0.01 if defined $missing;
+        $log = worker_logs();
+        $missing = missing_in($log, patterns($block->worker_log));
+    } while (defined $missing && time < $deadline);
+
+    is($missing, undef, "$name - worker log") or diag($log);
 
     for my $pattern (patterns($block->no_worker_log)) {
         unlike($log, qr/$pattern/m, "$name - not in a worker's log");
     }
+}
+
+sub worker_logs {
+    return join '', map { my $worker = $_;
+                          map { "$worker $_\n" }
+                              split /\n/, $workers->log($worker) }
+                    sort keys %{ $workers->{worker} };
+}
+
+# The first pattern that is not there behind the one before it.
+sub missing_in {
+    my ($log, @patterns) = @_;
+
+    pos($log) = 0;
+
+    for my $pattern (@patterns) {
+        $log =~ /$pattern/mg or return $pattern;
+    }
+
+    return undef;
 }
 
 # --- steps -------------------------------------------------------------------
@@ -216,11 +244,17 @@ my %step = (
     'worker kill'    => sub { $workers->kill($_[2], 'KILL') },
     'worker stop'    => sub { $workers->kill($_[2], 'STOP') },
     'worker continue' => sub { $workers->kill($_[2], 'CONT') },
+    'worker drain'   => sub { $workers->kill($_[2], 'HUP') },
+    'worker leave'   => sub { $workers->kill($_[2], 'USR2') },
     'worker start'   => sub { $workers->start($_[2]); 1 },
     'nginx expect'   => sub { expect_log(pattern($_[3])) },
     'nginx lacks'    => sub { read_file("$nginx{root}/logs/error.log")
                               !~ pattern($_[3]) },
     'nginx reload'   => sub { reload_nginx($_[0]) },
+    'nginx kill_child' => sub { kill_child() },
+    'nginx kill_busy_child' => sub { kill_child(established()) },
+    'nginx exits'    => sub { wait_exit($nginx{timeout})
+                              && ($nginx{left} = 1) },
     'nginx signal'   => sub { kill $_[3], $nginx{pid} },
     'sleep'          => sub { sleep $_[3]; 1 },
 );
@@ -259,7 +293,7 @@ sub run_steps {
 sub pattern {
     my ($text) = @_;
 
-    return $text =~ m{^/(.*)/$} ? qr/$1/ : qr/\Q$text\E/;
+    return $text =~ m{^/(.*)/$} ? qr/$1/ms : qr/\Q$text\E/;
 }
 
 sub new_client {
@@ -283,6 +317,33 @@ sub new_client {
     }
 
     return $client;
+}
+
+# The nginx worker process that is named, or the newest.
+sub kill_child {
+    my ($pid) = @_;
+
+    ($pid) = read_file("$nginx{root}/logs/error.log")
+        =~ /.*start worker process (\d+)/s unless defined $pid;
+
+    return kill 'KILL', $pid;
+}
+
+# The process that has accepted a connection to nginx's port and holds it.
+sub established {
+    my $port = sprintf '%04X', $nginx{port};
+    my %inode = map { $_ => 1 }
+                map { /^\s*\d+: \S+:$port \S+ 01 (?:\S+ +){5}(\d+)/ ? $1 : () }
+                split /\n/, read_file('/proc/net/tcp');
+
+    for my $fd (glob '/proc/[0-9]*/fd/*') {
+        my $link = readlink $fd // next;
+        my ($pid) = $fd =~ m{/proc/(\d+)/};
+        return $pid if $link =~ /^socket:\[(\d+)\]$/ && $inode{$1}
+                       && read_file("/proc/$pid/comm") =~ /^nginx/;
+    }
+
+    return undef;
 }
 
 sub expect_log {
@@ -311,19 +372,21 @@ sub start_workers {
 
     for my $line (grep { /\S/ } split /\n/, $block->worker) {
         my ($name, $options) = split ' ', $line, 2;
-        $workers->start($name, $options // '', "$root/logs/$name.log");
+        $workers->start($name, expand($options // ''), "$root/logs/$name.log");
     }
 }
 
 sub write_configuration {
-    my ($block, $config) = @_;
+    my ($block, $config, $http) = @_;
+
+    $config //= '';
+    $http //= '';
 
     my $root = $nginx{root};
     my $processes = $block->workers // 0;
     my $master = $processes ? 'on' : 'off';
     my $user = $processes && $> == 0 ? 'user root;' : '';
     my $main = $block->main_config // '';
-    my $http = $block->http_config // '';
     my $temp = join '', map { "    ${_}_temp_path $root/temp/$_;\n" }
                         qw(proxy fastcgi uwsgi scgi client_body);
     $processes ||= 1;
@@ -355,17 +418,25 @@ $config
 }
 END
 
-    my $address = sub {
+    write_file("$root/nginx.conf", expand($text));
+}
+
+# {{port}}, {{root}}, and the addresses of workers; any other name is an
+# address at which nobody listens yet.
+sub expand {
+    my ($text) = @_;
+
+    my $value = sub {
         my ($name) = @_;
         return $nginx{$name} if $name eq 'port' || $name eq 'root';
         my $worker = ($workers || {})->{worker}{$name};
-        # a worker that is not there
         return '127.0.0.1:' . ($worker ? $worker->{port}
-                                       : $nginx{absent}{$name} ||= free_port());
+                                       : $nginx{free}{$name} ||= free_port());
     };
 
-    $text =~ s/\{\{(\w+)\}\}/$address->($1)/ge;
-    write_file("$root/nginx.conf", $text);
+    $text =~ s/\{\{(\w+)\}\}/$value->($1)/ge;
+
+    return $text;
 }
 
 sub nginx_binary {
@@ -422,8 +493,8 @@ sub wait_exit {
 sub reload_nginx {
     my ($block) = @_;
 
-    write_configuration($block, $block->reload_config)
-        if defined $block->reload_config;
+    write_configuration($block, $block->reload_config // $block->config,
+                        $block->reload_http_config // $block->http_config);
 
     return kill 'HUP', $nginx{pid};
 }
@@ -431,7 +502,10 @@ sub reload_nginx {
 sub stop_nginx {
     my ($name) = @_;
 
-    return fail("$name - nginx died: status $nginx{status}") if wait_exit(0);
+    if ($nginx{left} || wait_exit(0)) {
+        return is($nginx{status}, $nginx{left} ? 0 : 'running',
+                  "$name - nginx has not died");
+    }
 
     kill 'QUIT', $nginx{pid};
 

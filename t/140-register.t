@@ -1,0 +1,183 @@
+# Workers that name themselves, over real gRPC.
+
+use Test::Nginx::Socket 'no_plan';
+
+add_block_preprocessor(sub {
+    my ($block) = @_;
+
+    my $options = $block->register // '';
+    chomp $options;
+
+    defined $block->http_config
+        or $block->set_value(http_config => <<"END");
+pd_zone pd:1m;
+pd_cluster chat { register on $options; queue 10 timeout=2s; }
+server {
+    listen {{register}} http2;
+    location = /pd.v1.Dispatcher/Register { pd_register chat; }
+}
+END
+    $block->set_value(config => 'location /v1/ { pd_pass chat; }
+        location = /ready { pd_health ready; }
+        location = /pd.v1.Dispatcher/Register { pd_register chat; }');
+    defined $block->request
+        or $block->set_value(request => <<'END');
+POST /v1/completions
+{"model":"m","prompt":"hello","stream":true}
+END
+});
+
+run_tests();
+
+__DATA__
+
+=== TEST 1: a pair that nobody has configured
+--- worker
+p0 role=prefill register={{register}}
+d0 role=decode register={{register}}
+--- steps
+worker p0 expect registered lease=30000
+worker d0 expect registered lease=30000
+client request
+client expect t2
+--- error_log eval
+[qr/pd: worker "127.0.0.1:\d+" has registered with cluster "chat"/,
+ qr/pd: attached to worker "127.0.0.1:\d+": decode/]
+
+
+
+=== TEST 2: all processes dial back
+--- workers: 2
+--- worker
+m0 register={{register}}
+--- steps
+worker m0 expect attach
+worker m0 expect attach
+
+
+
+=== TEST 3: an address of its own
+--- worker
+m0 register={{register}} port=0 address=127.0.0.1:1
+--- steps
+worker m0 expect registered
+nginx expect /cannot attach to worker "127.0.0.1:1"/
+
+
+
+=== TEST 4: "any" is the caller's address
+--- worker
+m0 register={{register}} address=0.0.0.0:7
+--- steps
+worker m0 expect registered
+nginx expect /worker "127.0.0.1:7" has registered/
+
+
+
+=== TEST 5: the token
+--- register: token=open-sesame
+--- worker
+m0 register={{register}} token=open-sesame
+m1 register={{register}} token=open-sesamE
+m2 register={{register}}
+--- steps
+worker m0 expect registered lease
+worker m1 expect not registered: PERMISSION_DENIED "the token is wrong"
+worker m2 expect not registered: PERMISSION_DENIED "the token is wrong"
+nginx expect a registration from 127.0.0.1 has the wrong token
+
+
+
+=== TEST 6: a lease ends unless it is renewed
+--- timeout: 10
+--- register: lease=1s
+--- worker
+m0 register={{register}}
+--- steps
+worker m0 expect registered lease=1000
+worker m0 expect attach
+sleep 1.7
+nginx lacks the lease of worker
+worker m0 stop
+nginx expect /the lease of worker "127.0.0.1:\d+" has ended/
+worker m0 continue
+nginx expect has registered
+worker m0 expect attach
+
+
+
+=== TEST 7: a worker that leaves is forgotten at once
+--- worker
+m0 register={{register}}
+--- request_client2
+GET /ready
+--- steps
+worker m0 expect attach
+worker m0 leave
+worker m0 expect detach
+client2 request
+client2 expect waiting
+--- error_log
+has left cluster "chat"
+
+
+
+=== TEST 8: but what it is doing, it ends
+--- worker
+m0 register={{register}} gate=token
+--- steps
+client request
+client expect t0
+worker m0 leave
+worker m0 expect left
+worker m0 release
+client expect t1
+worker m0 release
+client expect t2
+worker m0 expect detach
+--- no_worker_log
+cancel
+
+
+
+=== TEST 9: addresses that are none
+--- worker
+m0 register={{register}} address=worker.example:9000
+m1 register={{register}} address=127.0.0.1
+m2 register={{register}} address=:99999
+m3 register={{register}} address=
+--- steps
+worker m0 expect not registered: INVALID_ARGUMENT "the address is not IP:PORT"
+worker m1 expect not registered: INVALID_ARGUMENT "the address is not IP:PORT"
+worker m2 expect not registered: INVALID_ARGUMENT "the address is not IP:PORT"
+worker m3 expect not registered: INVALID_ARGUMENT "the address is not IP:PORT"
+
+
+
+=== TEST 10: bytes that are no registration
+--- worker
+m0 register={{register}} register_raw=ffffffff
+m1 register={{register}} register_raw=
+m2 register={{register}} model=
+--- steps
+worker m0 expect not registered: INVALID_ARGUMENT "the message cannot be read"
+worker m1 expect not registered: INVALID_ARGUMENT
+worker m2 expect not registered: INVALID_ARGUMENT "its hello names no model
+
+
+
+=== TEST 11: a message that went to a file, and one that is too long
+--- worker
+m0 register={{register}} padding=40000
+m1 register={{register}} padding=70000
+--- steps
+worker m0 expect registered lease
+worker m1 expect not registered: INVALID_ARGUMENT "no message of gRPC's form"
+
+
+
+=== TEST 12: plain HTTP
+--- request
+POST /pd.v1.Dispatcher/Register
+x
+--- error_code: 400
