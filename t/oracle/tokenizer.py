@@ -5,8 +5,9 @@
 
 DRIVER is the built t/oracle/tokenize.c. Families: SmolLM2, from the vocabulary in a GGUF file, read as a
 tokenizer.json made of it and by the name of its pre-tokeniser; the same vocabulary under the rules of
-other families; and any directory with a tokenizer.json (Qwen3's, say). A family whose file is not given is skipped, and said so. Half of the
-lists of ids that are compared the other way, id to text, are random: they hold broken characters.
+other families; and any directory with a tokenizer.json (Qwen3's, say). A family whose file is not given
+is skipped, and said so. Half of the lists of ids that are compared the other way, id to text, are
+random: they hold broken characters.
 """
 import argparse
 import os
