@@ -82,7 +82,10 @@ ngx_http_pd_submit_string(ngx_pool_t *pool, ngx_str_t *value)
         return NULL;
     }
 
-    ngx_memcpy(p, value->data, value->len);
+    if (value->len) {
+        ngx_memcpy(p, value->data, value->len);
+    }
+
     p[value->len] = '\0';
 
     return (char *) p;
