@@ -278,6 +278,8 @@ class Refusals(Case):
         self.refused(INVALID, "messages", "4097",
                      chat=pd.ChatPrompt(messages=[pd.ChatMessage(role="user")] * 4097))
         self.refused(INVALID, "model", "serves m, not n", submit=pd.Submit(model="n", text=b"x"))
+        # 513 bytes would end inside a character; a message that is no UTF-8 could not be read at all.
+        self.refused(INVALID, "model", "serves m", submit=pd.Submit(model="é" * 128, text=b"x"))
         self.refused(INVALID, "request_id", "64", text=b"x", request_id="r" * 65)
         self.refused(INVALID, "tool_choice", text=b"",
                      chat=pd.ChatPrompt(messages=[pd.ChatMessage(role="user")],

@@ -11,6 +11,7 @@
 #include "proto/pd.pb-c.h"
 #include "worker/link/address.h"
 #include "worker/link/attempts.h"
+#include "worker/link/clean.h"
 #include "worker/link/scratch.h"
 
 /* ---- addresses ---------------------------------------------------------------------------------- */
@@ -80,6 +81,32 @@ static void test_which_addresses_are_private(void **state)
     assert_true(pd_address_is_wildcard("0.0.0.0"));
     assert_true(pd_address_is_wildcard("::"));
     assert_false(pd_address_is_wildcard("::1"));
+}
+
+/* ---- text --------------------------------------------------------------------------------------- */
+
+static void test_text_for_the_wire(void **state)
+{
+    static const struct {
+        const char *before, *after;
+    } cases[] = {
+        {"", ""},
+        {"plain", "plain"},
+        {"gr\xc3\xbc\xc3\x9f dich \xf0\x9f\x99\x82", "gr\xc3\xbc\xc3\x9f dich \xf0\x9f\x99\x82"},
+        {"cut \xf0\x9f\x99", "cut "},
+        {"cut \xc3", "cut "},
+        {"\xff in front", "? in front"},
+        {"a surrogate \xed\xa0\x80 inside", "a surrogate ??? inside"},
+        {"\xff\xfe\xfd\xfc", "?"},
+    };
+    char text[64];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        strcpy(text, cases[i].before);
+        pd_clean_text(text);
+        assert_string_equal(text, cases[i].after);
+    }
 }
 
 /* ---- scratch memory ----------------------------------------------------------------------------- */
@@ -258,6 +285,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_addresses),
         cmocka_unit_test(test_which_addresses_are_private),
+        cmocka_unit_test(test_text_for_the_wire),
         cmocka_unit_test(test_scratch_is_bounded_and_zeroed),
         cmocka_unit_test(test_unpacking_stops_at_the_limit),
         cmocka_unit_test(test_jobs_are_charged_for_what_they_hold),

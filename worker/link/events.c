@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "worker/link/clean.h"
 #include "worker/link/server.h"
 
 /* Puts what must not be lost; if it cannot be kept, says so. `message` may be NULL: no memory. */
@@ -82,6 +83,7 @@ void pd_events_step(void *context, uint64_t step, const struct pd_output *output
             struct pd_output *output = &message->outputs[i];
 
             *output = outputs[i];
+            pd_clean_text(output->stop_matched);
             output->tokens = take(&at, output->tokens, output->token_count * sizeof(int32_t));
             output->logprobs = take(&at, output->logprobs,
                                     logprob_count(output) * sizeof(struct pd_token_logprob));

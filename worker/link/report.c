@@ -1,6 +1,7 @@
 #include "worker/link/report.h"
 
 #include "worker/base/clock.h"
+#include "worker/link/clean.h"
 
 /* Link states are copied under kvx's lock: often enough for people and for the dispatcher's choice.
  */
@@ -61,6 +62,10 @@ static void refresh_kv_states(struct pd_link *link)
         return;
     link->kv_state_count = pd_kvx_links(link->kvx, link->kv_states, PD_KV_LINKS_MAX);
     link->kv_states_ns = now;
+    for (size_t i = 0; i < link->kv_state_count; i++) {
+        pd_clean_text(link->kv_states[i].peer);
+        pd_clean_text(link->kv_states[i].why);
+    }
 }
 
 static void add_links(struct pd_link *link, struct pd_scratch *scratch, Pd__V1__LoadReport *report)

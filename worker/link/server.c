@@ -28,6 +28,7 @@ enum {
     STREAMS_PER_CONNECTION = 64,
     METADATA_BYTES_MAX = 16 * 1024,
     KEEPALIVE_MS = 10000,
+    IDLE_MS_MAX = 60000,  /* of a connection without a call */
     SUBMISSIONS_HELD = 8, /* times max_submit_bytes, over all streams */
     STOP_MS_MAX = 2000,
     STOP_TICK_MS = 10,
@@ -79,7 +80,9 @@ static grpc_server *make_server(void)
         integer(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1),
         integer(GRPC_ARG_KEEPALIVE_TIME_MS, KEEPALIVE_MS), /* finds peers whose host is gone */
         integer(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, KEEPALIVE_MS),
+        integer(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
         integer(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
+        integer(GRPC_ARG_MAX_CONNECTION_IDLE_MS, IDLE_MS_MAX),
         integer(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000),
     };
     grpc_channel_args args = {sizeof(arguments) / sizeof(*arguments), arguments};

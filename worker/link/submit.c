@@ -7,6 +7,7 @@
 
 #include "proto/pd.pb-c.h"
 #include "worker/link/address.h"
+#include "worker/link/clean.h"
 #include "worker/link/scratch.h"
 #include "worker/sample/sampling.h"
 
@@ -43,6 +44,7 @@ int pd_refuse(struct pd_refusal *refusal, int code, const char *param, const cha
     va_start(arguments, format);
     vsnprintf(refusal->message, sizeof(refusal->message), format, arguments);
     va_end(arguments);
+    pd_clean_text(refusal->message);
     return PD_INVALID;
 }
 
