@@ -11,6 +11,7 @@ enum {
     RUNNING_MAX = 8192,
     STEP_MAX = 64, /* sequences in one step */
     FLOOD_BYTES = 64 * 1024,
+    STUBBORN_STEPS = 50,
     CANCELLED = PD__V1__FAILED__CODE__CANCELLED,
     CAPACITY = PD__V1__FAILED__CODE__CAPACITY,
 };
@@ -19,6 +20,7 @@ struct sequence {
     struct pd_request *request;
     bool placed, cancelled, offered;
     uint32_t position;
+    int patience; /* steps to go on after a cancel */
 };
 
 struct pd_engine {
@@ -162,7 +164,7 @@ static void before_step(struct pd_engine *engine)
     for (size_t i = 0; i < engine->count;) {
         struct sequence *s = &engine->sequences[i];
 
-        if (s->cancelled)
+        if (s->cancelled && s->patience-- <= 0)
             fail(engine, i, CANCELLED, "cancelled");
         else if (behaves(s, "refuse"))
             fail(engine, i, CAPACITY, "no room");
@@ -282,6 +284,8 @@ void pd_engine_cancel(struct pd_engine *engine, struct pd_attempt id)
             remove_at(engine, i);
         } else {
             s->cancelled = true;
+            s->patience = behaves(s, "stubborn") ? STUBBORN_STEPS : 0;
+            fake_say("position request=%llu is %u", (unsigned long long)id.request, s->position);
         }
         break;
     }

@@ -1,7 +1,9 @@
-/* A text room that can be followed by hand: a token is a byte, "<s>" is special where no user wrote
- * it, and the template is "<s>role:content\n" per message. */
+/* A text room that can be followed by hand: a token is a byte, "<s>" is special where no user wrote it,
+ * and the template is "<s>role:content\n" per message. The role evil is refused, the role slow takes a
+ * fifth of a second. */
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "t/link/fakes.h"
 
@@ -149,6 +151,8 @@ int pd_chat_template_render(const struct pd_chat_template *ignored,
             pd_rendered_free(out);
             return pd_fail(error, PD_INVALID, "the template knows no role evil");
         }
+        if (message->role.length == 4 && !memcmp(message->role.bytes, "slow", 4))
+            nanosleep(&(struct timespec){0, 200000000}, NULL);
         put(&text, input->bos_token, false);
         put(&text, message->role, true);
         put_text(&text, ":");

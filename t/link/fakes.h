@@ -21,6 +21,7 @@ const struct pd_chat_template *fake_template(void);
  *   mute      not even placed until it is cancelled
  *   refuse    failed with CAPACITY
  *   flood     64 KiB of text per step
+ *   stubborn  as (any), but goes on for 50 steps after it has been cancelled
  *
  * On the prefill route it offers a ticket, gives one letter and hands over; a later cancel takes
  * the ticket back. */

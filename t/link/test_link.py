@@ -506,6 +506,35 @@ class Cancels(Case):
         frontend.finished(2)
         self.assertEqual(len(frontend.steps(1)), tokens, "nothing comes after the last word")
 
+    def test_nothing_but_the_last_word_after_a_cancel(self):
+        frontend = self.frontend()
+        frontend.submit(1, text=b"x", max_tokens=60000, request_id="stubborn")
+        wait_for("a few tokens", lambda: len(frontend.steps(1)) > 3)
+        frontend.cancel(1)
+        self.assertEqual(frontend.failed(1).code, CANCELLED)
+        position = int(self.worker.wait_line("position request=1 is").split()[-1])
+        # The engine went on for 50 steps; what it had said when the cancel came may have been sent.
+        self.assertLess(len(frontend.steps(1)), position + 25)
+
+    def test_while_intake_works_on_it(self):
+        frontend = self.frontend()
+        frontend.submit(1, chat=[("slow", b"x")], request_id="hold")
+        frontend.submit(2, text=b"x", request_id="hold")  # queues behind it
+        frontend.cancel(1)
+        frontend.cancel(2)
+        self.assertEqual(frontend.failed(1).code, CANCELLED)
+        self.assertEqual(frontend.failed(2).code, CANCELLED)
+        self.assertFalse(self.worker.seen("submit", "request=2 "), "it was not worked on")
+
+    def test_the_stream_ends_while_intake_works(self):
+        frontend = self.frontend()
+        frontend.submit(1, chat=[("slow", b"x")], request_id="hold")
+        wait_for("the submission", lambda: self.counter("submissions") == 1)
+        frontend.close()
+        self.worker.wait_line("forget")
+        self.worker.wait_line("submit", "request=1 ")
+        wait_for("nothing that runs", lambda: stats(self.worker.address)[1].load.running == 0)
+
     def test_at_once_many_times(self):
         """A cancel that chases its submission through assembly, intake and engine is never lost."""
         frontend = self.frontend()
@@ -858,8 +887,9 @@ class Registration(unittest.TestCase):
         self.assertEqual((first.token, first.address, first.leaving), ("sesame", "127.0.0.1:7", False))
         self.assertEqual((first.hello.instance, first.hello.boot, first.hello.model),
                          ("fake", 77, "m"))
-        # At a third of the lease, give or take a busy machine.
+        # At a third of the lease, give or take a busy machine, and before it ends.
         self.assertGreater(self.requests[1][0] - self.requests[0][0], 0.8)
+        self.assertLess(self.requests[1][0] - self.requests[0][0], 2.9)
         self.worker.tell("drain 100")
         wait_for("goodbye", lambda: [r for _, r in self.requests if r.leaving])
         count = len(self.requests)

@@ -223,10 +223,8 @@ static void send_done(struct pd_tag *tag, bool ok)
 
     stream->sending = false;
     drop_first(stream);
-    if (ok)
+    if (ok) /* else the call is broken, and TAG_END says how */
         send_next(stream);
-    else
-        drop_queue(stream); /* the call is broken: TAG_END says how */
     tag_done(stream);
 }
 
