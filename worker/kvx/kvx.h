@@ -86,7 +86,7 @@ struct pd_kvx_options {
     struct pd_kv_pool pool;  /* shape; the buffer is reached through `memory` */
     struct pd_export memory; /* fd stays the caller's; kvx maps it itself */
     const char *transport;   /* "auto", "shm", "tcp" */
-    const char *bind_host;   /* tcp: where peers connect to; one address, no wildcard */
+    const char *bind_host;   /* tcp: where peers connect to; NULL or a wildcard: only reads */
     uint32_t max_model_len;
     uint32_t claim_timeout_ms; /* an offer nobody claimed is withdrawn after this; 0: 60 s */
     uint32_t silence_ms;       /* a link without a message for so long is torn down; 0: 5 s */

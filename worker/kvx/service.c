@@ -495,25 +495,24 @@ static int add_transport(struct pd_kvx *kvx, const char *name, const struct pd_k
     struct pd_transport_options made = {
         .loop = &kvx->loop,
         .pool = &kvx->pool,
-        .bind_host = options->bind_host ? options->bind_host : "127.0.0.1",
+        .bind_host = options->bind_host,
         .handshake_ns = (options->silence_ms ? options->silence_ms : DEFAULT_SILENCE_MS) * ms,
         .events = {kvx, on_may_read, on_source_lost, on_connected, on_landed, on_reader_lost},
     };
     bool shared = strcmp(name, "shm") == 0;
+    struct pd_transport *transport;
     int status;
 
     if (options->transport && strcmp(options->transport, "auto") != 0 &&
         strcmp(options->transport, name) != 0)
         return PD_OK;
-    status = shared ? pd_shm_create(&made, &kvx->transports[kvx->transport_count], error)
-                    : pd_tcp_create(&made, &kvx->transports[kvx->transport_count], error);
+    status =
+        shared ? pd_shm_create(&made, &transport, error) : pd_tcp_create(&made, &transport, error);
     if (status != PD_OK)
         return status;
+    kvx->transports[kvx->transport_count] = transport;
     kvx->choices[kvx->transport_count++] = (struct pd_transport_option){
-        .name = name,
-        .why_not = shared && kvx->pool.readers_fd < 0 ? kvx->pool.why_not_shared : NULL,
-        .same_host_only = shared,
-    };
+        .name = name, .why_not = transport->why_not_served, .same_host_only = shared};
     return PD_OK;
 }
 

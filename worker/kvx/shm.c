@@ -511,6 +511,8 @@ int pd_shm_create(const struct pd_transport_options *options, struct pd_transpor
     shm->base.loop = options->loop;
     shm->base.pool = options->pool;
     shm->base.events = options->events;
+    if (options->pool->readers_fd < 0)
+        shm->base.why_not_served = options->pool->why_not_shared;
     shm->handshake_ns = options->handshake_ns;
     shm->listener.fd = -1;
     shm->listener.handle = on_connection;

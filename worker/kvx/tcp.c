@@ -64,9 +64,10 @@ int pd_tcp_create(const struct pd_transport_options *options, struct pd_transpor
     tcp->base.events = options->events;
     tcp->handshake_ns = options->handshake_ns;
     tcp->listener.fd = -1;
+    tcp->listener.handle = pd_tcp_on_connection;
     pd_list_init(&tcp->strangers);
     pd_list_init(&tcp->ends);
-    status = pd_tcp_listen(tcp, options->bind_host, error);
+    status = pd_tcp_listen(tcp, options->bind_host ? options->bind_host : "0.0.0.0", error);
     if (status != PD_OK) {
         destroy(&tcp->base);
         return status;

@@ -84,6 +84,7 @@ void pd_iov_advance(struct iovec *pieces, size_t count, size_t *next, size_t don
 
 /* tcp_source.c */
 int pd_tcp_listen(struct pd_tcp *tcp, const char *host, struct pd_error *error);
+void pd_tcp_on_connection(struct pd_watch *watch, uint32_t events);
 void pd_tcp_close_listener(struct pd_tcp *tcp);
 void pd_tcp_source_tick(struct pd_transport *transport, uint64_t now);
 int pd_tcp_serve(struct pd_transport *transport, uint64_t link, char address[PD_KV_ADDRESS],

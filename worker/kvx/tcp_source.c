@@ -273,7 +273,7 @@ static void admit(struct pd_tcp *tcp, int fd)
 }
 
 /* Out of descriptors: stop listening until the next tick instead of turning in circles. */
-static void on_connection(struct pd_watch *watch, uint32_t events)
+void pd_tcp_on_connection(struct pd_watch *watch, uint32_t events)
 {
     struct pd_tcp *tcp = PD_OWNER(watch, struct pd_tcp, listener);
     int fd = accept4(watch->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -290,7 +290,7 @@ void pd_tcp_source_tick(struct pd_transport *transport, uint64_t now)
     struct pd_tcp *tcp = (struct pd_tcp *)transport;
 
     tcp->now = now;
-    pd_loop_change(tcp->base.loop, &tcp->listener, EPOLLIN);
+    pd_loop_change(tcp->base.loop, &tcp->listener, EPOLLIN); /* see pd_tcp_on_connection */
     while (!pd_list_empty(&tcp->strangers)) {
         struct connection *oldest = PD_OWNER(tcp->strangers.next, struct connection, in_list);
 
@@ -324,32 +324,34 @@ static int describe(struct pd_tcp *tcp, int fd)
     return written > 0 && (size_t)written < sizeof(tcp->address) ? PD_OK : PD_IO;
 }
 
+static int listen_at(struct pd_tcp *tcp, const struct addrinfo *at)
+{
+    int fd = socket(at->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+
+    if (fd >= 0 && bind(fd, at->ai_addr, at->ai_addrlen) == 0 && listen(fd, LISTEN_BACKLOG) == 0 &&
+        describe(tcp, fd) == PD_OK &&
+        pd_loop_add(tcp->base.loop, &tcp->listener, fd, EPOLLIN) == PD_OK)
+        return PD_OK;
+    if (fd >= 0)
+        close(fd);
+    return PD_IO;
+}
+
+/* Readers are told where to connect to, and a wildcard is no place: without an address of its own this
+ * process only reads. */
 int pd_tcp_listen(struct pd_tcp *tcp, const char *host, struct pd_error *error)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found;
-    int fd, status = getaddrinfo(host, "0", &hints, &found);
+    int status = getaddrinfo(host, "0", &hints, &found);
 
     if (status != 0)
         return pd_fail(error, PD_INVALID, "KV data address %s: %s", host, gai_strerror(status));
-    if (is_wildcard(found->ai_addr)) {
-        freeaddrinfo(found);
-        return pd_fail(error, PD_INVALID,
-                       "KV data address %s: name the one address that decode workers can reach",
-                       host);
-    }
-    fd = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd < 0 || bind(fd, found->ai_addr, found->ai_addrlen) < 0 ||
-        listen(fd, LISTEN_BACKLOG) < 0 || describe(tcp, fd) != PD_OK ||
-        pd_loop_add(tcp->base.loop, &tcp->listener, fd, EPOLLIN) != PD_OK) {
-        pd_fail(error, PD_IO, "KV data address %s: %s", host, strerror(errno));
-        if (fd >= 0)
-            close(fd);
-        freeaddrinfo(found);
-        return PD_IO;
-    }
-    tcp->listener.handle = on_connection;
+    if (is_wildcard(found->ai_addr))
+        tcp->base.why_not_served = "the source has no KV data address of its own (--kv-bind)";
+    else if (listen_at(tcp, found) != PD_OK)
+        status = pd_fail(error, PD_IO, "KV data address %s: %s", host, strerror(errno));
     freeaddrinfo(found);
-    return PD_OK;
+    return status;
 }
 
 void pd_tcp_close_listener(struct pd_tcp *tcp)

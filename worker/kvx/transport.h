@@ -78,12 +78,13 @@ struct pd_transport {
     struct pd_loop *loop;
     struct pd_pool *pool;
     struct pd_transport_events events;
+    const char *why_not_served; /* why this process cannot be a source over it; NULL: it can */
 };
 
 struct pd_transport_options {
     struct pd_loop *loop;
     struct pd_pool *pool;
-    const char *bind_host; /* tcp: numeric or a name; resolved once */
+    const char *bind_host; /* tcp: where to listen, resolved once; NULL or a wildcard: nowhere */
     uint64_t handshake_ns; /* life of a data connection that has not said which link it is of */
     struct pd_transport_events events;
 };
