@@ -21,7 +21,7 @@ static ngx_int_t ngx_http_pd_body_turn(ngx_http_pd_ctx_t *ctx);
 static ngx_int_t ngx_http_pd_body_feed(ngx_http_pd_ctx_t *ctx, size_t *room);
 static ngx_int_t ngx_http_pd_body_file(ngx_http_pd_ctx_t *ctx, ngx_buf_t *b,
     size_t *room);
-static void ngx_http_pd_body_end(ngx_http_pd_ctx_t *ctx);
+static ngx_int_t ngx_http_pd_body_end(ngx_http_pd_ctx_t *ctx);
 
 
 ngx_int_t
@@ -124,22 +124,30 @@ ngx_http_pd_body_read(ngx_http_request_t *r)
     }
 
     if (rc == NGX_OK) {
-        ngx_http_pd_body_end(ctx);
-        return;
+        rc = ngx_http_pd_body_end(ctx);
     }
 
-    if (rc == NGX_ABORT) {
+    switch (rc) {
+
+    case NGX_OK:
+        ngx_http_pd_request_run(ctx);
+        return;
+
+    case NGX_ABORT:
+        ctx->error = ctx->openai.error;
         ngx_http_pd_request_refuse(ctx);
         return;
-    }
 
-    ngx_http_finalize_request(r, rc);
+    default:
+        ngx_http_finalize_request(r, rc);
+        return;
+    }
 }
 
 
 /*
  * NGX_OK: that was all; NGX_AGAIN: an event will call again; NGX_ABORT:
- * refused, see ctx->error; else a status.
+ * refused, see ctx->openai.error; else a status.
  */
 
 static ngx_int_t
@@ -264,22 +272,21 @@ ngx_http_pd_body_file(ngx_http_pd_ctx_t *ctx, ngx_buf_t *b, size_t *room)
 }
 
 
-static void
+static ngx_int_t
 ngx_http_pd_body_end(ngx_http_pd_ctx_t *ctx)
 {
     ngx_int_t  rc;
 
     ctx->body_read = 1;
 
+    /* nothing more is to come, so a close need not wait for it */
+
+    ctx->request->lingering_close = 0;
+
     rc = ngx_http_pd_openai_end(ctx->parse);
 
     ngx_http_pd_openai_destroy(ctx->parse);
     ctx->parse = NULL;
 
-    if (rc != NGX_OK) {
-        ngx_http_pd_request_refuse(ctx);
-        return;
-    }
-
-    ngx_http_pd_request_run(ctx);
+    return rc;
 }

@@ -8,7 +8,10 @@ use warnings;
 
 use IO::Select;
 use IO::Socket::INET;
+use Socket qw(SHUT_WR);
 use Time::HiRes qw(time sleep);
+
+use constant MSG_MORE => 0x8000;
 
 sub new {
     my ($class, $port, $timeout) = @_;
@@ -60,6 +63,14 @@ sub send {
         }
         sleep 0.05 if @pieces > 1;
     }
+}
+
+# The last piece and the end of what this side says, in one segment.
+sub send_and_end {
+    my ($self, $text) = @_;
+
+    CORE::send($self->{socket}, $text, MSG_MORE);
+    shutdown($self->{socket}, SHUT_WR);
 }
 
 # Reads once; false at the deadline.

@@ -232,6 +232,9 @@ sub missing_in {
 my %step = (
     'client request' => sub { my ($block, $client, $name) = @_;
                               $client->{$name} = new_client($block, $name); 1 },
+    'client request_and_end' => sub { my ($block, $client, $name) = @_;
+                                      $client->{$name} = new_client($block, $name,
+                                                               'send_and_end'); 1 },
     'client expect'  => sub { $_[1]{$_[2]}->expect(pattern($_[3])) },
     'client finish'  => sub { $_[1]{$_[2]}->finish },
     'client close'   => sub { delete($_[1]{$_[2]})->close; 1 },
@@ -297,16 +300,17 @@ sub pattern {
 }
 
 sub new_client {
-    my ($block, $name) = @_;
+    my ($block, $name, $send) = @_;
 
     my $client = PD::Client->new($nginx{port}, $nginx{timeout});
+    $send ||= 'send';
 
     if (defined(my $raw = $block->raw_request)) {
         $client->send(ref $raw ? @$raw : $raw);
 
     } else {
         my $section = "request_$name";
-        $client->send(PD::Client::request_text(
+        $client->$send(PD::Client::request_text(
             ($name ne 'client' && $block->$section) || $block->request,
             $block->more_headers // ''));
     }
