@@ -123,10 +123,10 @@ static void rendering_is_bounded(void **state)
         "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}",
         "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
         "{{ 'x' * 1000000000 }}",
-        "{% set ns = namespace(s='xxxxxxxx') %}"
-        "{% for i in range(1000) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s }}",
-        "{% set ns = namespace(l=[1]) %}"
-        "{% for i in range(1000) %}{% set ns.l = ns.l + ns.l %}{% endfor %}",
+        ("{% set ns = namespace(s='xxxxxxxx') %}"
+         "{% for i in range(1000) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s }}"),
+        ("{% set ns = namespace(l=[1]) %}"
+         "{% for i in range(1000) %}{% set ns.l = ns.l + ns.l %}{% endfor %}"),
         "{% for i in range(100000) %}0123456789012345678901234567890123456789{% endfor %}",
         "{{ 9223372036854775807 + 1 }}",
         "{{ 1 // 0 }}",
