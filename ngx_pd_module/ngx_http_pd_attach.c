@@ -40,7 +40,7 @@ static void ngx_http_pd_attach_down(ngx_http_pd_attach_t *attach,
     ngx_str_t *why);
 static void ngx_http_pd_attach_note(ngx_http_pd_attach_t *attach,
     Pd__V1__ToWorker *note);
-static void ngx_http_pd_attach_sent_all(ngx_http_pd_submission_t *submission);
+static void ngx_http_pd_attach_begun(ngx_http_pd_submission_t *submission);
 
 static size_t ngx_http_pd_attach_on_fill(void *data, u_char *buf, size_t size);
 static ngx_int_t ngx_http_pd_attach_on_message(void *data, u_char *p,
@@ -343,7 +343,7 @@ ngx_http_pd_attach_submit(ngx_http_pd_attach_t *attach,
     side->waits = 0;
     side->placed = 0;
     side->finished = 0;
-    side->submission.sent_all = ngx_http_pd_attach_sent_all;
+    side->submission.begun = ngx_http_pd_attach_begun;
 
     ngx_queue_insert_tail(&attach->sides, &side->queue);
     ngx_http_pd_outbox_submit(&attach->outbox, &side->submission);
@@ -352,8 +352,10 @@ ngx_http_pd_attach_submit(ngx_http_pd_attach_t *attach,
 }
 
 
+/* the worker counts submissions by their first parts, and so do we */
+
 static void
-ngx_http_pd_attach_sent_all(ngx_http_pd_submission_t *submission)
+ngx_http_pd_attach_begun(ngx_http_pd_submission_t *submission)
 {
     ngx_http_pd_side_t    *side;
     ngx_http_pd_attach_t  *attach;
@@ -365,10 +367,6 @@ ngx_http_pd_attach_sent_all(ngx_http_pd_submission_t *submission)
     side->waits = 1;
 
     ngx_queue_insert_tail(&attach->unseen, &side->unseen);
-
-    if (attach->process->drained) {
-        ngx_http_pd_attach_drain(attach);
-    }
 }
 
 
@@ -520,7 +518,15 @@ ngx_http_pd_attach_on_fill(void *data, u_char *buf, size_t size)
 {
     ngx_http_pd_attach_t  *attach = data;
 
-    return ngx_http_pd_outbox_fill(&attach->outbox, buf, size);
+    size_t  n;
+
+    n = ngx_http_pd_outbox_fill(&attach->outbox, buf, size);
+
+    if (attach->process->drained) {
+        ngx_http_pd_attach_drain(attach);
+    }
+
+    return n;
 }
 
 

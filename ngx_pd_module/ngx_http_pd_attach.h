@@ -26,8 +26,8 @@ typedef struct {
     ngx_http_pd_attach_t      *attach;        /* NULL: not in use */
     ngx_queue_t                queue;         /* of attach->sides */
     ngx_queue_t                unseen;        /* of attach->unseen */
-    uint64_t                   order;         /* of the submission, 0: not
-                                                 yet sent */
+    uint64_t                   order;         /* of the submission; 0: not
+                                                 begun */
     ngx_msec_t                 started;
     unsigned                   decode:1;
     unsigned                   waits:1;       /* for a report: in unseen */

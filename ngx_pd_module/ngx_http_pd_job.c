@@ -310,6 +310,8 @@ ngx_http_pd_attempt_start(ngx_http_pd_attempt_t *attempt)
     attempt->alone = (decode == NGX_HTTP_PD_NONE);
 
     job->sent_us = ngx_http_pd_now_us();
+    job->placed_us = 0;
+    job->first_us = 0;
 
     ngx_memzero(&job->prefill, sizeof(ngx_http_pd_job_peer_t));
     ngx_memzero(&job->decode, sizeof(ngx_http_pd_job_peer_t));

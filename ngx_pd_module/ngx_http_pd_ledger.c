@@ -723,7 +723,9 @@ ngx_http_pd_ledger_nobody(ngx_http_pd_zone_t *zone,
     for (i = 0; i < zone->sh->nworkers; i++) {
         worker = &zone->sh->workers[i];
 
-        if (worker->id == 0 || worker->cluster != cluster->shared) {
+        if (worker->id == 0 || worker->cluster != cluster->shared
+            || worker->down || !(worker->configured || worker->lease))
+        {
             continue;
         }
 

@@ -244,11 +244,14 @@ ngx_http_pd_outbox_take_part(ngx_http_pd_outbox_t *outbox)
                                    p - outbox->message
                                    - NGX_HTTP_PD_GRPC_PREFIX);
 
+    if (submission->sent == 0) {
+        submission->begun(submission);
+    }
+
     submission->sent += len;
 
     if (last) {
         submission->waits = 0;
-        submission->sent_all(submission);
 
     } else {
         ngx_queue_insert_tail(&outbox->submissions, q);

@@ -38,8 +38,8 @@ struct ngx_http_pd_submission_s {
     ngx_str_t       suffix;        /* ... and fields to be appended to it */
     size_t          total;         /* bytes of both */
 
-    /* the last part is on its way; out of the outbox */
-    void          (*sent_all)(ngx_http_pd_submission_t *submission);
+    /* its first part is on its way */
+    void          (*begun)(ngx_http_pd_submission_t *submission);
 
     /* the outbox's */
 

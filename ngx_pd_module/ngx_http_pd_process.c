@@ -213,6 +213,12 @@ ngx_http_pd_process_tick_handler(ngx_event_t *ev)
     process = ev->data;
     zone = process->zone;
 
+    /* with no stream to any worker, nothing else has told us */
+
+    if (ngx_exiting) {
+        ngx_http_pd_process_shutdown(process, 0);
+    }
+
     if ((ngx_msec_int_t) (ngx_current_msec - process->swept)
         >= NGX_HTTP_PD_PROCESS_TICK)
     {

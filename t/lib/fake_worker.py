@@ -251,6 +251,8 @@ class Attach:
     def take_part(self, part):
         worker = self.worker
         key = (part.request, part.attempt)
+        if key not in self.parts:
+            self.submissions += 1
         parts = self.parts.setdefault(key, [part.total])
         parts.append(part.data)
         if len(part.data) > 32768:
@@ -264,7 +266,6 @@ class Attach:
         if len(data) != total:
             worker.log(f"protocol error: total={total} but {len(data)} bytes")
         submit = pd.Submit.FromString(data)
-        self.submissions += 1
         route = pd.Route.values_by_number[submit.route].name[6:]
         ticket = (f" ticket={submit.ticket.instance}/{submit.ticket.generation}"
                   if submit.HasField("ticket") else "")
