@@ -149,8 +149,8 @@ client request
 client expect t0
 nginx reload
 client expect The server is shutting down
-worker d0 expect cancel request=1 attempt=1 reason=SHUTDOWN
-worker p0 expect cancel request=1 attempt=1 reason=SHUTDOWN
+worker d0 expect /cancel request=1 attempt=1 reason=SHUTDOWN|detach/
+worker p0 expect /cancel request=1 attempt=1 reason=SHUTDOWN|detach/
 nginx expect exited with code 0
 
 
