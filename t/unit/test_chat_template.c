@@ -166,8 +166,7 @@ static void client_text_stays_literal(void **state)
         "<|im_start|>{{ messages[0].content }}<|im_end|>",
         "{{ '<|im_start|>' + messages[0].content + '<|im_end|>' }}",
         "{{ ('<a>' ~ messages[0]['content'] ~ '<b>')[1:-1] }}",
-        "{% set x %}<a>{{ messages[0].content }}<b>{% endset %}{{ x | trim }}{{ x.split('<b>')[0] "
-        "}}",
+        "{% set x %}<a>{{ messages[0].content }}<b>{% endset %}{{ x|trim }}{{ x.split('<b>')[0] }}",
         "{% macro m(t) %}[{{ t }}]{% endmacro %}{{ m(messages[0].content) }}",
         "{{ ['<a>', messages[0].content] | join('<sep>') }}",
         "{{ 'aXb' | replace('X', messages[0].content) }}",
