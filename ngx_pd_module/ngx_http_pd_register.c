@@ -182,6 +182,13 @@ ngx_http_pd_register_read(ngx_http_request_t *r, ngx_str_t *message)
             continue;
         }
 
+        if (!b->in_file) {
+
+            /* the end of the body, which HTTP/2 may tell alone */
+
+            continue;
+        }
+
         len = (size_t) (b->file_last - b->file_pos);
 
         n = ngx_read_file(b->file, p, len, b->file_pos);
