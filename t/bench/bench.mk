@@ -2,3 +2,16 @@
 
 bench-%: all model venv
 	@t/bench/$*
+
+# The frontend alone: no model, no worker; what stands behind it only keeps time.
+.PHONY: bench-frontend
+bench-frontend: module $(BUILD)/t/bench/mock_worker $(BUILD)/t/bench/mock_peer
+	@PD_BUILD=$(BUILD) t/bench/frontend
+
+$(BUILD)/t/bench/mock_worker: $(BUILD)/t/bench/mock_worker.o $(BUILD)/t/link/fake_text.o $(ROOM_LIBS)
+	$(CC) $(PD_LDFLAGS) -o $@ $^ $(PD_LIBS)
+
+$(BUILD)/t/bench/mock_peer: $(BUILD)/t/bench/mock_peer.o
+	$(CC) $(PD_LDFLAGS) -o $@ $^ -lnghttp2
+
+-include $(wildcard $(BUILD)/t/bench/*.d)
