@@ -10,6 +10,7 @@
 #include "ngx_http_pd_health.h"
 #include "ngx_http_pd_process.h"
 #include "ngx_http_pd_register.h"
+#include "ngx_http_pd_state.h"
 #include "ngx_http_pd_zone.h"
 
 
@@ -32,7 +33,7 @@ static ngx_conf_enum_t  ngx_http_pd_health_kinds[] = {
 static ngx_command_t  ngx_http_pd_commands[] = {
 
     { ngx_string("pd_zone"),
-      NGX_HTTP_MAIN_CONF|NGX_CONF_TAKE1,
+      NGX_HTTP_MAIN_CONF|NGX_CONF_TAKE12,
       ngx_http_pd_zone_directive,
       NGX_HTTP_MAIN_CONF_OFFSET,
       0,
@@ -194,12 +195,21 @@ ngx_http_pd_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
 static ngx_int_t
 ngx_http_pd_init_module(ngx_cycle_t *cycle)
 {
+    ngx_http_pd_zone_t       *zone;
     ngx_http_pd_main_conf_t  *pmcf;
 
     pmcf = ngx_http_cycle_get_module_main_conf(cycle, ngx_http_pd_module);
 
-    if (pmcf && pmcf->zone) {
-        ngx_http_pd_zone_configure(pmcf, cycle->log);
+    if (pmcf == NULL || pmcf->zone == NULL) {
+        return NGX_OK;
+    }
+
+    ngx_http_pd_zone_configure(pmcf, cycle->log);
+
+    zone = pmcf->zone->data;
+
+    if (zone->state.len && !ngx_test_config) {
+        ngx_http_pd_state_load(pmcf, cycle);
     }
 
     return NGX_OK;

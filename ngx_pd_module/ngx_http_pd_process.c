@@ -9,6 +9,7 @@
 
 #include "ngx_http_pd_process.h"
 #include "ngx_http_pd_attempt.h"
+#include "ngx_http_pd_state.h"
 
 
 #define NGX_HTTP_PD_PROCESS_TICK    1000
@@ -129,6 +130,7 @@ ngx_http_pd_process_exit(ngx_cycle_t *cycle)
 
     ngx_http_pd_process = NULL;
 
+    ngx_http_pd_state_save(process->zone, process->log);
     ngx_http_pd_zone_leave(process->zone);
 }
 
@@ -223,7 +225,10 @@ ngx_http_pd_process_tick_handler(ngx_event_t *ev)
         >= NGX_HTTP_PD_PROCESS_TICK)
     {
         process->swept = ngx_current_msec;
-        ngx_http_pd_zone_sweep(zone, process->log);
+
+        if (ngx_http_pd_zone_sweep(zone, process->log)) {
+            ngx_http_pd_state_save(zone, process->log);
+        }
     }
 
     ngx_http_pd_zone_lock(zone);

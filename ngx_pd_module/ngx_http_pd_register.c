@@ -396,6 +396,8 @@ ngx_http_pd_register_lease(ngx_http_request_t *r, ngx_str_t *address,
         }
     }
 
+    zone->sh->leases++;
+
     if (fresh) {
         zone->sh->changes++;
         ngx_http_pd_zone_wake_all(zone);

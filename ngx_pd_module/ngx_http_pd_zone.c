@@ -45,7 +45,7 @@ ngx_http_pd_zone_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     u_char              *p;
     ssize_t              size;
-    ngx_str_t           *value, name, s;
+    ngx_str_t           *value, name, state, s;
     ngx_pool_cleanup_t  *cln;
     ngx_http_pd_zone_t  *zone;
 
@@ -54,6 +54,22 @@ ngx_http_pd_zone_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
     value = cf->args->elts;
+
+    ngx_str_null(&state);
+
+    if (cf->args->nelts == 3) {
+        state.data = value[2].data + 6;
+        state.len = value[2].len - 6;
+
+        if (value[2].len <= 6 || ngx_strncmp(value[2].data, "state=", 6) != 0
+            || ngx_conf_full_name(cf->cycle, &state, 0) != NGX_OK)
+        {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "invalid parameter \"%V\" in \"pd_zone\": "
+                               "use state=PATH", &value[2]);
+            return NGX_CONF_ERROR;
+        }
+    }
 
     name.data = value[1].data;
 
@@ -91,6 +107,7 @@ ngx_http_pd_zone_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     zone = cln->data;
     ngx_memzero(zone, sizeof(ngx_http_pd_zone_t));
     zone->cycle = cf->cycle;
+    zone->state = state;
 
     pmcf->zone = ngx_shared_memory_add(cf, &name, size, &ngx_http_pd_module);
     if (pmcf->zone == NULL) {
@@ -191,6 +208,7 @@ ngx_http_pd_zone_files(ngx_http_pd_zone_t *zone, ngx_log_t *log)
 
     sh = zone->sh;
     zone->owner = 1;
+    zone->fresh = 1;
 
     sh->liveness = memfd_create("ngx_pd", MFD_CLOEXEC);
 
@@ -457,7 +475,7 @@ ngx_http_pd_zone_unlock(ngx_http_pd_zone_t *zone)
 }
 
 
-void
+ngx_uint_t
 ngx_http_pd_zone_sweep(ngx_http_pd_zone_t *zone, ngx_log_t *log)
 {
     ngx_pid_t              pid;
@@ -482,7 +500,8 @@ ngx_http_pd_zone_sweep(ngx_http_pd_zone_t *zone, ngx_log_t *log)
 
         if (ngx_http_pd_zone_alive(zone, i)) {
             if (i < zone->slot) {
-                goto done;
+                ngx_http_pd_zone_unlock(zone);
+                return 0;
             }
 
             continue;
@@ -501,6 +520,7 @@ ngx_http_pd_zone_sweep(ngx_http_pd_zone_t *zone, ngx_log_t *log)
 
         if (worker->lease && worker->lease < now) {
             worker->lease = 0;
+            sh->leases++;
             sh->changes++;
 
             ngx_log_error(NGX_LOG_WARN, log, 0,
@@ -518,9 +538,9 @@ ngx_http_pd_zone_sweep(ngx_http_pd_zone_t *zone, ngx_log_t *log)
 
     ngx_http_pd_zone_free_clusters(zone);
 
-done:
-
     ngx_http_pd_zone_unlock(zone);
+
+    return 1;
 }
 
 

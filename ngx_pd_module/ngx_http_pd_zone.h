@@ -169,6 +169,8 @@ typedef struct {
     uint64_t                     seed;         /* of model_hash */
     uint64_t                     generation;
     uint64_t                     changes;      /* of the set of workers */
+    uint64_t                     leases;       /* changes of, and how many */
+    uint64_t                     saved;        /* of these the file has */
     uint64_t                     last_id;
     uint64_t                     last_order;
     ngx_fd_t                     liveness;     /* memfd, a byte per slot */
@@ -195,7 +197,10 @@ struct ngx_http_pd_zone_s {
     ngx_cycle_t                 *cycle;
     uint64_t                     generation;
     ngx_uint_t                   slot;         /* after enter */
+    ngx_str_t                    state;        /* file, or empty */
     unsigned                     entered:1;
+    unsigned                     fresh:1;      /* not from a configuration
+                                                  before */
     ngx_http_pd_zone_t          *previous;     /* configuration's view */
     ngx_event_t                 *self;         /* posted to wake this process */
 
@@ -207,7 +212,7 @@ struct ngx_http_pd_zone_s {
 };
 
 
-/* pd_zone NAME:SIZE */
+/* pd_zone NAME:SIZE [state=PATH] */
 char *ngx_http_pd_zone_directive(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 
@@ -222,8 +227,11 @@ void ngx_http_pd_zone_leave(ngx_http_pd_zone_t *zone);
 void ngx_http_pd_zone_lock(ngx_http_pd_zone_t *zone);
 void ngx_http_pd_zone_unlock(ngx_http_pd_zone_t *zone);
 
-/* once a second: what dead processes and ended leases have left */
-void ngx_http_pd_zone_sweep(ngx_http_pd_zone_t *zone, ngx_log_t *log);
+/*
+ * Once a second: what dead processes and ended leases have left.  1 if this
+ * process is the one that cares for all.
+ */
+ngx_uint_t ngx_http_pd_zone_sweep(ngx_http_pd_zone_t *zone, ngx_log_t *log);
 
 /* the rest is called under the lock */
 

@@ -277,3 +277,12 @@ location = /pd.v1.Dispatcher/Register { pd_register chat; }
 GET /health
 --- response_body
 {"status":"live","clusters":{"chat":"waiting"}}
+
+
+
+=== TEST 26: a state file without a path
+--- http_config
+pd_zone pd:1m state=;
+--- must_die
+--- error_log
+invalid parameter "state=" in "pd_zone": use state=PATH

@@ -17,7 +17,8 @@ server {
     location = /pd.v1.Dispatcher/Register { pd_register chat; }
 }
 END
-    $block->set_value(config => 'location /v1/ { pd_pass chat; }
+    defined $block->config
+        or $block->set_value(config => 'location /v1/ { pd_pass chat; }
         location = /ready { pd_health ready; }
         location = /pd.v1.Dispatcher/Register { pd_register chat; }');
     defined $block->request
@@ -181,3 +182,68 @@ worker m1 expect not registered: INVALID_ARGUMENT "no message of gRPC's form"
 POST /pd.v1.Dispatcher/Register
 x
 --- error_code: 400
+
+
+
+=== TEST 13: leases outlive a restart in the state file
+--- workers: 1
+--- http_config
+pd_zone pd:1m state={{root}}/pd.state;
+pd_cluster "chat room" { register on lease=1h; queue 10 timeout=2s; }
+server {
+    listen {{register}} http2;
+    location = /pd.v1.Dispatcher/Register { pd_register "chat room"; }
+}
+--- config
+location /v1/ { pd_pass "chat room"; }
+--- worker
+m0 register={{register}}
+--- steps
+worker m0 expect attach
+nginx restart
+worker m0 expect detach
+worker m0 expect attach
+client request
+client expect t2
+
+
+
+=== TEST 14: a file that is something else is left alone
+--- workers: 1
+--- http_config
+pd_zone pd:1m state={{root}}/nginx.conf;
+pd_cluster chat { register on lease=1h; queue 10 timeout=2s; }
+server {
+    listen {{register}} http2;
+    location = /pd.v1.Dispatcher/Register { pd_register chat; }
+}
+--- worker
+m0 register={{register}}
+--- steps
+nginx expect /"[^"]*nginx.conf" is no state file and is left alone/
+worker m0 expect attach
+nginx restart
+worker m0 expect detach
+nginx expect is no state file and is left alone
+
+
+
+=== TEST 15: a worker that has left is not in the file
+--- workers: 1
+--- http_config
+pd_zone pd:1m state={{root}}/pd.state;
+pd_cluster chat { register on lease=1h; queue 10 timeout=300ms; }
+server {
+    listen {{register}} http2;
+    location = /pd.v1.Dispatcher/Register { pd_register chat; }
+}
+--- worker
+m0 register={{register}}
+--- steps
+worker m0 expect attach
+worker m0 leave
+worker m0 expect left
+nginx restart
+client request
+client finish
+--- error_code: 503

@@ -256,6 +256,7 @@ my %step = (
     'nginx reload'   => sub { reload_nginx($_[0]) },
     'nginx kill_child' => sub { kill_child() },
     'nginx kill_busy_child' => sub { kill_child(established()) },
+    'nginx restart'  => sub { restart_nginx() },
     'nginx exits'    => sub { wait_exit($nginx{timeout})
                               && ($nginx{left} = 1) },
     'nginx signal'   => sub { kill $_[3], $nginx{pid} },
@@ -501,6 +502,14 @@ sub reload_nginx {
                         $block->reload_http_config // $block->http_config);
 
     return kill 'HUP', $nginx{pid};
+}
+
+sub restart_nginx {
+    kill 'TERM', $nginx{pid};
+    wait_exit($nginx{timeout}) or return 0;
+    delete $nginx{status};
+
+    return start_nginx();
 }
 
 sub stop_nginx {

@@ -1,0 +1,308 @@
+
+/*
+ * The state file:
+ *
+ *     ngx_pd 1
+ *     lease 10.0.0.11:9000 1764441234 chat
+ *     end
+ *
+ * One line for each lease: the worker's address, the second of its end, the
+ * cluster.  The file belongs to the user of the worker processes and is written
+ * in place by one of them, at most once a second; a file without its last line
+ * was cut and is not believed.
+ */
+
+
+#include "ngx_http_pd_state.h"
+
+
+#define NGX_HTTP_PD_STATE_HEAD    "ngx_pd 1\n"
+#define NGX_HTTP_PD_STATE_TAIL    "end\n"
+#define NGX_HTTP_PD_STATE_LINE                                               \
+    (sizeof("lease  \n") + NGX_HTTP_PD_ADDRESS_MAX + NGX_TIME_T_LEN + 1      \
+     + NGX_HTTP_PD_NAME_MAX)
+#define NGX_HTTP_PD_STATE_MAX                                                \
+    (sizeof(NGX_HTTP_PD_STATE_HEAD NGX_HTTP_PD_STATE_TAIL)                   \
+     + NGX_HTTP_PD_ZONE_WORKERS * NGX_HTTP_PD_STATE_LINE)
+
+
+static ssize_t ngx_http_pd_state_read(ngx_http_pd_zone_t *zone,
+    ngx_cycle_t *cycle, u_char *buf, size_t size);
+static ngx_int_t ngx_http_pd_state_apply(ngx_http_pd_main_conf_t *pmcf,
+    u_char *p, u_char *last);
+static ngx_int_t ngx_http_pd_state_lease(ngx_http_pd_main_conf_t *pmcf,
+    u_char *p, u_char *last);
+static u_char *ngx_http_pd_state_write(ngx_http_pd_zone_t *zone, u_char *p);
+
+
+void
+ngx_http_pd_state_load(ngx_http_pd_main_conf_t *pmcf, ngx_cycle_t *cycle)
+{
+    size_t               head;
+    u_char              *buf;
+    ssize_t              n;
+    ngx_http_pd_zone_t  *zone;
+
+    zone = pmcf->zone->data;
+
+    buf = ngx_alloc(NGX_HTTP_PD_STATE_MAX, cycle->log);
+    if (buf == NULL) {
+        return;
+    }
+
+    n = ngx_http_pd_state_read(zone, cycle, buf, NGX_HTTP_PD_STATE_MAX);
+
+    head = sizeof(NGX_HTTP_PD_STATE_HEAD) - 1;
+
+    if (n > 0 && ((size_t) n < head
+                  || ngx_memcmp(buf, NGX_HTTP_PD_STATE_HEAD, head) != 0))
+    {
+        ngx_log_error(NGX_LOG_ERR, cycle->log, 0,
+                      "pd: \"%V\" is no state file and is left alone",
+                      &zone->state);
+        zone->state.len = 0;
+
+    } else if (n > 0 && zone->fresh
+               && ngx_http_pd_state_apply(pmcf, buf + head, buf + n)
+                  != NGX_OK)
+    {
+        ngx_log_error(NGX_LOG_WARN, cycle->log, 0,
+                      "pd: state file \"%V\" is damaged, what it says is "
+                      "not believed", &zone->state);
+    }
+
+    ngx_free(buf);
+}
+
+
+/* makes the file if need be, for the user of the worker processes */
+
+static ssize_t
+ngx_http_pd_state_read(ngx_http_pd_zone_t *zone, ngx_cycle_t *cycle,
+    u_char *buf, size_t size)
+{
+    ssize_t           n;
+    ngx_fd_t          fd;
+    ngx_core_conf_t  *ccf;
+
+    fd = ngx_open_file(zone->state.data, NGX_FILE_RDWR,
+                       NGX_FILE_CREATE_OR_OPEN, NGX_FILE_OWNER_ACCESS);
+
+    if (fd == NGX_INVALID_FILE) {
+        ngx_log_error(NGX_LOG_ERR, cycle->log, ngx_errno,
+                      "pd: " ngx_open_file_n " \"%V\" failed", &zone->state);
+        return NGX_ERROR;
+    }
+
+    ccf = (ngx_core_conf_t *) ngx_get_conf(cycle->conf_ctx, ngx_core_module);
+
+    if (geteuid() == 0 && ccf->user != (uid_t) NGX_CONF_UNSET
+        && fchown(fd, ccf->user, -1) == -1)
+    {
+        ngx_log_error(NGX_LOG_ERR, cycle->log, ngx_errno,
+                      "pd: fchown(\"%V\") failed", &zone->state);
+    }
+
+    n = read(fd, buf, size);
+
+    if (n == -1) {
+        ngx_log_error(NGX_LOG_ERR, cycle->log, ngx_errno,
+                      "pd: " ngx_read_fd_n " \"%V\" failed", &zone->state);
+    }
+
+    (void) ngx_close_file(fd);
+
+    return n;
+}
+
+
+static ngx_int_t
+ngx_http_pd_state_apply(ngx_http_pd_main_conf_t *pmcf, u_char *p, u_char *last)
+{
+    u_char              *end;
+    size_t               tail;
+    ngx_int_t            rc;
+    ngx_http_pd_zone_t  *zone;
+
+    tail = sizeof(NGX_HTTP_PD_STATE_TAIL) - 1;
+
+    if ((size_t) (last - p) < tail
+        || ngx_memcmp(last - tail, NGX_HTTP_PD_STATE_TAIL, tail) != 0)
+    {
+        return NGX_ERROR;
+    }
+
+    zone = pmcf->zone->data;
+
+    last -= tail;
+    rc = NGX_OK;
+
+    ngx_http_pd_zone_lock(zone);
+
+    while (p < last) {
+        end = ngx_strlchr(p, last, '\n');
+
+        if (end == NULL || ngx_http_pd_state_lease(pmcf, p, end) != NGX_OK) {
+            rc = NGX_ERROR;
+            break;
+        }
+
+        p = end + 1;
+    }
+
+    ngx_http_pd_zone_unlock(zone);
+
+    return rc;
+}
+
+
+static ngx_int_t
+ngx_http_pd_state_lease(ngx_http_pd_main_conf_t *pmcf, u_char *p, u_char *last)
+{
+    u_char                  *space;
+    time_t                   end, left;
+    ngx_str_t                address, name;
+    ngx_uint_t               i;
+    ngx_http_pd_zone_t      *zone;
+    ngx_http_pd_worker_t    *worker;
+    ngx_http_pd_cluster_t  **clusters;
+
+    if (last - p < 6 || ngx_memcmp(p, "lease ", 6) != 0) {
+        return NGX_ERROR;
+    }
+
+    p += 6;
+
+    space = ngx_strlchr(p, last, ' ');
+
+    if (space == NULL || space == p
+        || space - p > NGX_HTTP_PD_ADDRESS_MAX)
+    {
+        return NGX_ERROR;
+    }
+
+    address.data = p;
+    address.len = space - p;
+    p = space + 1;
+
+    space = ngx_strlchr(p, last, ' ');
+
+    if (space == NULL) {
+        return NGX_ERROR;
+    }
+
+    end = ngx_atotm(p, space - p);
+
+    if (end == (time_t) NGX_ERROR) {
+        return NGX_ERROR;
+    }
+
+    name.data = space + 1;
+    name.len = last - name.data;
+
+    left = end - ngx_time();
+
+    if (left <= 0) {
+        return NGX_OK;
+    }
+
+    zone = pmcf->zone->data;
+    clusters = pmcf->clusters.elts;
+
+    for (i = 0; i < pmcf->clusters.nelts; i++) {
+
+        if (!clusters[i]->registration || clusters[i]->shared_id == 0
+            || clusters[i]->name.len != name.len
+            || ngx_memcmp(clusters[i]->name.data, name.data, name.len) != 0)
+        {
+            continue;
+        }
+
+        worker = ngx_http_pd_zone_worker_add(zone, clusters[i]->shared,
+                                             &address);
+        if (worker) {
+            left = ngx_min(left, (time_t) clusters[i]->lease / 1000);
+            worker->lease = ngx_http_pd_now_us() + (uint64_t) left * 1000000;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+void
+ngx_http_pd_state_save(ngx_http_pd_zone_t *zone, ngx_log_t *log)
+{
+    size_t     len;
+    u_char    *buf;
+    ngx_fd_t   fd;
+
+    if (zone->state.len == 0 || zone->sh->saved == zone->sh->leases) {
+        return;
+    }
+
+    buf = ngx_alloc(NGX_HTTP_PD_STATE_MAX, log);
+    if (buf == NULL) {
+        return;
+    }
+
+    ngx_http_pd_zone_lock(zone);
+
+    zone->sh->saved = zone->sh->leases;
+    len = ngx_http_pd_state_write(zone, buf) - buf;
+
+    ngx_http_pd_zone_unlock(zone);
+
+    fd = ngx_open_file(zone->state.data, NGX_FILE_WRONLY, NGX_FILE_OPEN, 0);
+
+    if (fd == NGX_INVALID_FILE) {
+        ngx_log_error(NGX_LOG_ERR, log, ngx_errno,
+                      "pd: " ngx_open_file_n " \"%V\" failed", &zone->state);
+
+    } else {
+
+        if (write(fd, buf, len) != (ssize_t) len || ftruncate(fd, len) == -1) {
+            ngx_log_error(NGX_LOG_ERR, log, ngx_errno,
+                          "pd: cannot write \"%V\"", &zone->state);
+        }
+
+        (void) ngx_close_file(fd);
+    }
+
+    ngx_free(buf);
+}
+
+
+static u_char *
+ngx_http_pd_state_write(ngx_http_pd_zone_t *zone, u_char *p)
+{
+    int64_t                      left;
+    ngx_uint_t                   i;
+    ngx_http_pd_shared_t        *sh;
+    ngx_http_pd_worker_t        *worker;
+    ngx_http_pd_zone_cluster_t  *cluster;
+
+    sh = zone->sh;
+
+    p = ngx_cpymem(p, NGX_HTTP_PD_STATE_HEAD,
+                   sizeof(NGX_HTTP_PD_STATE_HEAD) - 1);
+
+    for (i = 0; i < sh->nworkers; i++) {
+        worker = &sh->workers[i];
+
+        if (worker->id == 0 || worker->lease == 0) {
+            continue;
+        }
+
+        cluster = &sh->clusters[worker->cluster];
+        left = (int64_t) (worker->lease - ngx_http_pd_now_us()) / 1000000;
+
+        p = ngx_sprintf(p, "lease %*s %T %*s\n",
+                        (size_t) worker->address_len, worker->address,
+                        (time_t) (ngx_time() + left),
+                        (size_t) cluster->name_len, cluster->name);
+    }
+
+    return ngx_cpymem(p, NGX_HTTP_PD_STATE_TAIL,
+                      sizeof(NGX_HTTP_PD_STATE_TAIL) - 1);
+}
