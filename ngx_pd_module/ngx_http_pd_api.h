@@ -8,6 +8,7 @@
  *     answer.c     what answers have in common
  *     stream.c     the answer as server-sent events
  *     response.c   the answer as one JSON text
+ *     logprobs.c   log probabilities in either
  *     models.c     GET .../models
  *     filter.c     every error of the location in the API's shape
  *     variables.c  the request's story, for logs and maps
@@ -52,6 +53,17 @@ typedef struct {
 } ngx_http_pd_answer_t;
 
 
+/*
+ * Log probabilities of tokens, as far as they wait to be sent: the list of a
+ * chat, or the four parallel lists of a completion.
+ */
+
+typedef struct {
+    ngx_http_pd_rope_t            lists[4];
+    ngx_uint_t                    tokens;
+} ngx_http_pd_logprobs_t;
+
+
 struct ngx_http_pd_choice_s {
     ngx_http_pd_job_t             job;
     ngx_http_pd_ctx_t            *ctx;
@@ -62,6 +74,9 @@ struct ngx_http_pd_choice_s {
 
     ngx_http_pd_rope_t            text;
     ngx_http_pd_rope_t            reasoning;
+    ngx_http_pd_logprobs_t        logprobs;
+
+    ngx_uint_t                    characters;   /* of logprobs' tokens */
 
     unsigned                      begun:1;      /* a stream's first event */
     unsigned                      done:1;
@@ -72,6 +87,7 @@ struct ngx_http_pd_choice_s {
 
 typedef struct {
     ngx_http_pd_rope_t            out;
+    ngx_http_pd_logprobs_t        logprobs;     /* of the open event */
     ngx_http_pd_choice_t         *choice;       /* whose event is open */
     ngx_uint_t                    kind;         /* and of what; 0: none is */
     ngx_chain_t                  *free;
@@ -152,6 +168,24 @@ ngx_int_t ngx_http_pd_answer_send(ngx_http_request_t *r,
 /* a header of the response; NGX_ERROR: no memory */
 ngx_int_t ngx_http_pd_answer_header(ngx_http_request_t *r, const char *name,
     ngx_str_t *value);
+
+
+/* --- ngx_http_pd_logprobs.c --- */
+
+/* ropes like "rope" */
+void ngx_http_pd_logprobs_init(ngx_http_pd_logprobs_t *logprobs,
+    ngx_http_pd_rope_t *rope);
+
+/* takes those of a step, if it has any */
+ngx_int_t ngx_http_pd_logprobs_add(ngx_http_pd_logprobs_t *logprobs,
+    ngx_http_pd_choice_t *choice, ngx_http_pd_delta_t *delta);
+
+/* bytes that wait */
+size_t ngx_http_pd_logprobs_size(ngx_http_pd_logprobs_t *logprobs);
+
+/* moves them behind "rope" as a member "logprobs", or writes that it is null */
+ngx_int_t ngx_http_pd_logprobs_take(ngx_http_pd_logprobs_t *logprobs,
+    ngx_uint_t surface, ngx_http_pd_rope_t *rope);
 
 
 /* --- ngx_http_pd_models.c --- */

@@ -11,6 +11,7 @@
 #include "ngx_http_pd_openai_parse.h"
 
 
+static ngx_int_t ngx_http_pd_openai_together(ngx_http_pd_parse_t *parse);
 static ngx_int_t ngx_http_pd_openai_json(ngx_http_pd_parse_t *parse,
     ngx_int_t rc);
 
@@ -111,13 +112,7 @@ ngx_http_pd_openai_feed(ngx_http_pd_parse_t *parse, u_char *pos, u_char *last)
 ngx_int_t
 ngx_http_pd_openai_end(ngx_http_pd_parse_t *parse)
 {
-    ngx_int_t              rc;
-    ngx_http_pd_openai_t  *request;
-
-    static ngx_str_t  min_tokens = ngx_string("min_tokens");
-    static ngx_str_t  stream_options = ngx_string("stream_options");
-
-    request = parse->request;
+    ngx_int_t  rc;
 
     rc = ngx_http_pd_openai_json(parse, ngx_http_pd_json_end(&parse->json));
 
@@ -125,15 +120,39 @@ ngx_http_pd_openai_end(ngx_http_pd_parse_t *parse)
         return rc;
     }
 
-    if (request->sampling.max_tokens
-        && request->sampling.min_tokens > request->sampling.max_tokens)
+    if (ngx_http_pd_openai_together(parse) != NGX_OK
+        || ngx_http_pd_field_biases(parse) != NGX_OK)
     {
+        return NGX_ABORT;
+    }
+
+    return (parse->request->surface == NGX_HTTP_PD_OPENAI_CHAT)
+           ? ngx_http_pd_chat_end(parse)
+           : NGX_OK;
+}
+
+
+/* what fields say of each other */
+
+static ngx_int_t
+ngx_http_pd_openai_together(ngx_http_pd_parse_t *parse)
+{
+    Pd__V1__Sampling      *sampling;
+    ngx_http_pd_openai_t  *request;
+
+    static ngx_str_t  min_tokens = ngx_string("min_tokens");
+    static ngx_str_t  stream_options = ngx_string("stream_options");
+    static ngx_str_t  top_logprobs = ngx_string("top_logprobs");
+
+    request = parse->request;
+    sampling = &request->sampling;
+
+    if (sampling->max_tokens && sampling->min_tokens > sampling->max_tokens) {
         return ngx_http_pd_error(&request->error, request->pool, 400,
                                  "invalid_value", &min_tokens,
                                  "Invalid 'min_tokens': %uD is more than the "
                                  "%uD tokens that the answer may have",
-                                 request->sampling.min_tokens,
-                                 request->sampling.max_tokens);
+                                 sampling->min_tokens, sampling->max_tokens);
     }
 
     if (parse->stream_options && !request->stream) {
@@ -143,13 +162,14 @@ ngx_http_pd_openai_end(ngx_http_pd_parse_t *parse)
                                  "allowed with 'stream'");
     }
 
-    if (ngx_http_pd_field_biases(parse) != NGX_OK) {
-        return NGX_ABORT;
+    if (sampling->top_logprobs && !sampling->logprobs) {
+        return ngx_http_pd_error(&request->error, request->pool, 400,
+                                 "invalid_value", &top_logprobs,
+                                 "Invalid 'top_logprobs': it is only allowed "
+                                 "with 'logprobs'");
     }
 
-    return (request->surface == NGX_HTTP_PD_OPENAI_CHAT)
-           ? ngx_http_pd_chat_end(parse)
-           : NGX_OK;
+    return NGX_OK;
 }
 
 

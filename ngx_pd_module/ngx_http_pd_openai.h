@@ -36,6 +36,7 @@
 #define NGX_HTTP_PD_MAX_STOP_BYTES      256
 #define NGX_HTTP_PD_MAX_STOP_TOKENS     64
 #define NGX_HTTP_PD_MAX_BIASES          1024
+#define NGX_HTTP_PD_MAX_LOGPROBS        20
 #define NGX_HTTP_PD_MAX_MODEL           256
 
 

@@ -207,9 +207,10 @@ static const ngx_http_pd_field_t  ngx_http_pd_root_fields[] = {
     ngx_http_pd_only("best_of", NGX_HTTP_PD_TEXT, NGX_HTTP_PD_TAKES_INTEGER,
                      "1"),
 
-    ngx_http_pd_only("logprobs", NGX_HTTP_PD_BOTH,
-                     NGX_HTTP_PD_TAKES_BOOLEAN|NGX_HTTP_PD_TAKES_INTEGER,
-                     "false"),
+    { ngx_string("logprobs"), NGX_HTTP_PD_BOTH,
+      NGX_HTTP_PD_TAKES_BOOLEAN|NGX_HTTP_PD_TAKES_INTEGER,
+      ngx_http_pd_field_logprobs, NULL, NULL,
+      ngx_http_pd_sampling(top_logprobs), 0, NGX_HTTP_PD_MAX_LOGPROBS, NULL },
 
     { ngx_string("messages"), NGX_HTTP_PD_CHAT | NGX_HTTP_PD_FIELD_REQUIRED,
       NGX_HTTP_PD_TAKES_ARRAY, NULL, NULL, &ngx_http_pd_messages,
@@ -251,8 +252,9 @@ static const ngx_http_pd_field_t  ngx_http_pd_root_fields[] = {
     ngx_http_pd_accepted("service_tier", NGX_HTTP_PD_BOTH,
                          NGX_HTTP_PD_TAKES_STRING),
 
-    ngx_http_pd_only("top_logprobs", NGX_HTTP_PD_CHAT,
-                     NGX_HTTP_PD_TAKES_INTEGER, "0"),
+    ngx_http_pd_integer("top_logprobs", NGX_HTTP_PD_CHAT,
+                        ngx_http_pd_field_uint, top_logprobs, 0,
+                        NGX_HTTP_PD_MAX_LOGPROBS),
 
     ngx_http_pd_only("function_call", NGX_HTTP_PD_CHAT,
                      NGX_HTTP_PD_TAKES_STRING, "none"),

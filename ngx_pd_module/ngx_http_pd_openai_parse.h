@@ -174,6 +174,9 @@ ngx_int_t ngx_http_pd_field_max_tokens(ngx_http_pd_parse_t *parse,
 ngx_int_t ngx_http_pd_field_boolean(ngx_http_pd_parse_t *parse,
     const ngx_http_pd_field_t *field, ngx_http_pd_json_type_e type,
     ngx_str_t *text);
+ngx_int_t ngx_http_pd_field_logprobs(ngx_http_pd_parse_t *parse,
+    const ngx_http_pd_field_t *field, ngx_http_pd_json_type_e type,
+    ngx_str_t *text);
 ngx_int_t ngx_http_pd_field_only(ngx_http_pd_parse_t *parse,
     const ngx_http_pd_field_t *field, ngx_http_pd_json_type_e type,
     ngx_str_t *text);

@@ -127,6 +127,41 @@ ngx_http_pd_field_boolean(ngx_http_pd_parse_t *parse,
 }
 
 
+/* whether, for a chat; how many, for a completion */
+
+ngx_int_t
+ngx_http_pd_field_logprobs(ngx_http_pd_parse_t *parse,
+    const ngx_http_pd_field_t *field, ngx_http_pd_json_type_e type,
+    ngx_str_t *text)
+{
+    ngx_uint_t         chat, number;
+    Pd__V1__Sampling  *sampling;
+
+    sampling = &parse->request->sampling;
+
+    chat = (parse->request->surface == NGX_HTTP_PD_OPENAI_CHAT);
+    number = (type == NGX_HTTP_PD_JSON_NUMBER);
+
+    if (chat == number) {
+        return ngx_http_pd_openai_error(parse, "invalid_type",
+                                        "Invalid type for",
+                                        chat ? ": expected a boolean, but got "
+                                               "a number"
+                                             : ": expected an integer, but "
+                                               "got a boolean");
+    }
+
+    if (chat) {
+        sampling->logprobs = (type == NGX_HTTP_PD_JSON_TRUE);
+        return NGX_OK;
+    }
+
+    sampling->logprobs = 1;
+
+    return ngx_http_pd_field_uint(parse, field, type, text);
+}
+
+
 ngx_int_t
 ngx_http_pd_field_stream(ngx_http_pd_parse_t *parse,
     const ngx_http_pd_field_t *field, ngx_http_pd_json_type_e type,

@@ -45,8 +45,9 @@ ngx_http_pd_response_init(ngx_http_pd_ctx_t *ctx)
         choice->text.pool = ctx->request->pool;
         choice->text.buffer = NGX_HTTP_PD_RESPONSE_BUFFER;
 
-        choice->reasoning.pool = ctx->request->pool;
-        choice->reasoning.buffer = NGX_HTTP_PD_RESPONSE_BUFFER;
+        choice->reasoning = choice->text;
+
+        ngx_http_pd_logprobs_init(&choice->logprobs, &choice->text);
     }
 
     return ngx_http_pd_answer_prefix(ctx, "",
@@ -66,12 +67,15 @@ ngx_http_pd_response_delta(ngx_http_pd_choice_t *choice,
         != NGX_OK
         || ngx_http_pd_rope_escape(&choice->reasoning, delta->reasoning.data,
                                    delta->reasoning.len)
+           != NGX_OK
+        || ngx_http_pd_logprobs_add(&choice->logprobs, choice, delta)
            != NGX_OK)
     {
         return NGX_ERROR;
     }
 
     if (choice->text.size + choice->reasoning.size
+        + ngx_http_pd_logprobs_size(&choice->logprobs)
         > NGX_HTTP_PD_RESPONSE_MAX)
     {
         ctx = choice->ctx;
@@ -161,9 +165,10 @@ ngx_http_pd_response_choice(ngx_http_pd_choice_t *choice,
         }
     }
 
-    if (ngx_http_pd_rope_literal(all, ",\"logprobs\":null,"
-                                      "\"finish_reason\":\"")
+    if (ngx_http_pd_logprobs_take(&choice->logprobs,
+                                  choice->ctx->openai.surface, all)
         != NGX_OK
+        || ngx_http_pd_rope_literal(all, ",\"finish_reason\":\"") != NGX_OK
         || ngx_http_pd_rope_text(all, ngx_http_pd_answer_finish(choice))
            != NGX_OK)
     {

@@ -77,6 +77,8 @@ ngx_http_pd_stream_init(ngx_http_pd_ctx_t *ctx)
     out->free = &ctx->stream.free;
     out->tag = (ngx_buf_tag_t) &ngx_http_pd_stream;
 
+    ngx_http_pd_logprobs_init(&ctx->stream.logprobs, out);
+
     return ngx_http_pd_answer_prefix(ctx, "data: ",
                             ctx->openai.surface == NGX_HTTP_PD_OPENAI_CHAT
                             ? "chat.completion.chunk" : "text_completion");
@@ -89,10 +91,12 @@ ngx_http_pd_stream_delta(ngx_http_pd_choice_t *choice,
 {
     ngx_http_pd_ctx_t       *ctx;
     ngx_http_request_t      *r;
+    ngx_http_pd_stream_t    *stream;
     ngx_http_pd_loc_conf_t  *plcf;
 
     ctx = choice->ctx;
     r = ctx->request;
+    stream = &ctx->stream;
 
     if (ngx_http_pd_stream_append(choice, event_reasoning, &delta->reasoning)
         != NGX_OK
@@ -102,7 +106,18 @@ ngx_http_pd_stream_delta(ngx_http_pd_choice_t *choice,
         return NGX_ERROR;
     }
 
-    if (ctx->stream.out.size == 0) {
+    if (delta->step && delta->step->n_logprobs) {
+
+        if ((stream->choice != choice
+             && ngx_http_pd_stream_open(choice, event_text) != NGX_OK)
+            || ngx_http_pd_logprobs_add(&stream->logprobs, choice, delta)
+               != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+    }
+
+    if (stream->out.size == 0) {
         return NGX_OK;
     }
 
@@ -112,7 +127,9 @@ ngx_http_pd_stream_delta(ngx_http_pd_choice_t *choice,
 
     plcf = ngx_http_get_module_loc_conf(r, ngx_http_pd_module);
 
-    if (ctx->stream.out.size > plcf->stream_buffer) {
+    if (stream->out.size + ngx_http_pd_logprobs_size(&stream->logprobs)
+        > plcf->stream_buffer)
+    {
         (void) ngx_http_pd_error(&ctx->error, r->pool,
                                  NGX_HTTP_REQUEST_TIME_OUT, "client_too_slow",
                                  NULL, "More than %uz bytes of the answer wait "
@@ -338,25 +355,16 @@ ngx_http_pd_stream_tail(ngx_http_pd_ctx_t *ctx, const char *finish)
 
     out = &ctx->stream.out;
 
-    if (finish == NULL) {
-
-        if (ngx_http_pd_rope_literal(out, ",\"logprobs\":null,"
-                                          "\"finish_reason\":null}]")
-            != NGX_OK)
-        {
-            return NGX_ERROR;
-        }
-
-    } else {
-
-        if (ngx_http_pd_rope_literal(out, ",\"logprobs\":null,"
-                                          "\"finish_reason\":\"")
-            != NGX_OK
-            || ngx_http_pd_rope_text(out, finish) != NGX_OK
-            || ngx_http_pd_rope_literal(out, "\"}]") != NGX_OK)
-        {
-            return NGX_ERROR;
-        }
+    if (ngx_http_pd_logprobs_take(&ctx->stream.logprobs, ctx->openai.surface,
+                                  out)
+        != NGX_OK
+        || ngx_http_pd_rope_text(out, finish ? ",\"finish_reason\":\""
+                                             : ",\"finish_reason\":")
+           != NGX_OK
+        || ngx_http_pd_rope_text(out, finish ? finish : "null") != NGX_OK
+        || ngx_http_pd_rope_text(out, finish ? "\"}]" : "}]") != NGX_OK)
+    {
+        return NGX_ERROR;
     }
 
     return ctx->openai.include_usage

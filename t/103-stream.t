@@ -262,3 +262,49 @@ text=a|b gate=token
 main::chat(main::delta('"content":"a"')) . '.*"type":"server_error"'
 --- worker_log
 cancel .* reason=DEADLINE
+
+
+
+=== TEST 17: log probabilities come with their tokens' event
+--- options
+text=H"i|!
+--- request
+POST /v1/chat/completions
+{"model":"m","stream":true,"logprobs":true,"top_logprobs":2,"messages":[{"role":"user","content":"hi"}]}
+--- response_body_like eval
+quotemeta('"delta":{"role":"assistant","content":""},"logprobs":null,') . '.*'
+    . quotemeta('"delta":{"content":"H\\"i"},"logprobs":{"content":[{"token":"H\\"i",'
+        . '"logprob":-0.250000,"bytes":[72,34,105],"top_logprobs":['
+        . '{"token":"H\\"i","logprob":-0.250000,"bytes":[72,34,105]},'
+        . '{"token":"alt1","logprob":-1.250000,"bytes":[97,108,116,49]}]}],'
+        . '"refusal":null},"finish_reason":null') . '.*'
+    . quotemeta('"delta":{"content":"!"},"logprobs":{"content":[{"token":"!",') . '.*'
+    . quotemeta('"delta":{},"logprobs":null,"finish_reason":"stop"')
+
+
+
+=== TEST 18: also where a token has no text of its own
+--- options
+text=|a merge=2
+--- request
+POST /v1/completions
+{"model":"m","stream":true,"logprobs":0,"prompt":"x"}
+--- response_body_like eval
+quotemeta '"text":"a","logprobs":{"tokens":["","a"],"token_logprobs":[-0.250000,-0.250000],'
+    . '"top_logprobs":[{"":-0.250000},{"a":-0.250000}],"text_offset":[0,0]},"finish_reason":null'
+
+
+
+=== TEST 19: those of deltas that gather for a slow client
+--- config
+location /v1/ { limit_rate 400; pd_pass chat; }
+--- options
+text=a|b|c
+--- request
+POST /v1/completions
+{"model":"m","stream":true,"logprobs":1,"prompt":"x"}
+--- timeout: 10
+--- response_body_like eval
+quotemeta('"text":"a","logprobs":{"tokens":["a"],') . '.*'
+    . quotemeta('"text":"bc","logprobs":{"tokens":["b","c"],"token_logprobs":[-0.250000,-0.250000],'
+        . '"top_logprobs":[{"b":-0.250000},{"c":-0.250000}],"text_offset":[1,2]}')

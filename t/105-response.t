@@ -171,3 +171,48 @@ POST /v1/models
 --- error_code: 405
 --- response_headers
 Allow: GET, HEAD
+
+
+
+=== TEST 13: log probabilities of a chat
+--- options
+text=a|b
+--- request
+POST /v1/chat/completions
+{"model":"m","logprobs":true,"messages":[{"role":"user","content":"hi"}]}
+--- response_body_like eval
+quotemeta '"content":"ab","refusal":null},"logprobs":{"content":['
+    . '{"token":"a","logprob":-0.250000,"bytes":[97],"top_logprobs":[]},'
+    . '{"token":"b","logprob":-0.250000,"bytes":[98],"top_logprobs":[]}],"refusal":null},"finish_reason":"stop"}'
+
+
+
+=== TEST 14: log probabilities of a completion; offsets count characters
+--- options eval
+"text=\xe4\xbd\xa0x|b"
+--- request
+POST /v1/completions
+{"model":"m","logprobs":2,"prompt":"x"}
+--- response_body_like eval
+quotemeta "\"logprobs\":{\"tokens\":[\"\xe4\xbd\xa0x\",\"b\"],\"token_logprobs\":[-0.250000,-0.250000],"
+    . "\"top_logprobs\":[{\"\xe4\xbd\xa0x\":-0.250000,\"alt1\":-1.250000},{\"b\":-0.250000,\"alt1\":-1.250000}],"
+    . "\"text_offset\":[0,2]},\"finish_reason\":\"stop\"}"
+
+
+
+=== TEST 15: a probability of nothing is a number all the same
+--- options
+text=a logprob=-inf
+--- request
+POST /v1/completions
+{"model":"m","logprobs":0,"prompt":"x"}
+--- response_body_like eval
+quotemeta '"token_logprobs":[-9999.000000],'
+
+
+
+=== TEST 16: none where none are asked for
+--- request
+POST /v1/completions
+{"model":"m","prompt":"x"}
+--- response_body_like: "logprobs":null

@@ -117,6 +117,22 @@ def sampling_is_obeyed():
     assert long.usage.completion_tokens == 60 and long.choices[0].finish_reason == "length"
 
 
+def log_probabilities_belong_to_the_answer():
+    answer = chat(logprobs=True, top_logprobs=3).choices[0]
+    tokens = answer.logprobs.content
+    said = b"".join(bytes(token.bytes) for token in tokens).decode()
+    assert said.startswith(answer.message.content), said
+    for token in tokens:
+        assert token.logprob <= 0 and len(token.top_logprobs) == 3
+        assert token.logprob >= max(top.logprob for top in token.top_logprobs) - 1e-5  # greedy
+    streamed = [token for chunk in chat(logprobs=True, stream=True) if chunk.choices and chunk.choices[0].logprobs
+                for token in chunk.choices[0].logprobs.content]
+    assert [token.token for token in streamed] == [token.token for token in tokens]
+    text = complete(logprobs=2).choices[0]
+    assert "".join(text.logprobs.tokens) == text.text and text.logprobs.text_offset[0] == 0
+    assert all(len(top) in (2, 3) for top in text.logprobs.top_logprobs)
+
+
 def refusals_are_the_errors_users_catch():
     refused(openai.BadRequestError, "temperature", "decimal_above_max_value", chat, temperature=3)
     refused(openai.BadRequestError, "n", "unsupported_value", chat, n=2)
@@ -181,5 +197,5 @@ if __name__ == "__main__":
     Tests().run(models_can_be_listed_and_retrieved, a_chat_is_answered, a_stream_says_the_same,
                 a_conversation_goes_on_with_what_was_answered, completions_take_text_tokens_and_lists,
                 a_list_streams_side_by_side, a_seed_decides_and_its_absence_does_not, sampling_is_obeyed,
-                refusals_are_the_errors_users_catch, requests_have_ids, sixteen_at_once, a_stream_can_be_closed,
+                log_probabilities_belong_to_the_answer, refusals_are_the_errors_users_catch, requests_have_ids, sixteen_at_once, a_stream_can_be_closed,
                 other_scripts_come_back_whole)

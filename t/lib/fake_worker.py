@@ -22,6 +22,7 @@ Options (default):
     model=NAME (m)          instance=NAME (the worker's)
     text=a|b|c (t0_|t1_|t2_)  the answer, a token each; "_" stands for a space
     prompt=N (from bytes)   cached=N (0)       what Placed says
+    logprob=F (-0.25)       of each token, where they are asked for
     finish=stop|length|none                    max_seqs=N (64)
     blocks=N (1000)         skip=P             leaves out the token at P
     max_len=N (4096)        report=MS (as the hello asks; 0: never)
@@ -332,6 +333,11 @@ class Attach:
                 request=key[0], attempt=key[1], position=position,
                 tokens=range(100 + position, 100 + position + size),
                 text="".join(worker.text[position:position + size]).encode())
+            if sequence.submit.sampling.logprobs:
+                step.logprobs.extend(
+                    self.logprob(100 + i, worker.text[i],
+                                 sequence.submit.sampling.top_logprobs)
+                    for i in range(position, position + size))
             position += size
             if worker.number("skip", -1) == step.position:
                 continue
@@ -358,6 +364,15 @@ class Attach:
                 await self.fail(key, worker.options["fail"])
                 return
         self.sequences.pop(key, None)
+
+    def logprob(self, token, text, count):
+        value = float(self.worker.options.get("logprob", "-0.25"))
+        own = pd.TokenLogprob(token=token, text=text.encode(), logprob=value)
+        rest = [pd.TokenLogprob(token=500 + i, text=f"alt{i}".encode(),
+                                logprob=value - i) for i in range(1, count)]
+        own.top.extend(([pd.TokenLogprob.FromString(own.SerializeToString())]
+                        + rest)[:count])
+        return own
 
     async def fail(self, key, code):
         names = pd.Failed.DESCRIPTOR.enum_types_by_name["Code"].values_by_name

@@ -217,6 +217,21 @@ static void takes_one_stop_string_and_an_off_top_k(void **state)
     pd__v1__submit__free_unpacked(submit, NULL);
 }
 
+static void hears_of_log_probabilities(void **state)
+{
+    Pd__V1__Submit *submit = read_good(CHAT, HEAD ",\"top_logprobs\":3,\"logprobs\":true}", 0);
+
+    (void)state;
+    assert_true(submit->sampling->logprobs);
+    assert_int_equal(submit->sampling->top_logprobs, 3);
+    pd__v1__submit__free_unpacked(submit, NULL);
+
+    submit = read_good(COMPLETIONS, TEXT ",\"logprobs\":0}", 0);
+    assert_true(submit->sampling->logprobs);
+    assert_int_equal(submit->sampling->top_logprobs, 0);
+    pd__v1__submit__free_unpacked(submit, NULL);
+}
+
 static void takes_extremes(void **state)
 {
     Pd__V1__Submit *submit = read_good(
@@ -535,8 +550,16 @@ static const struct refusal {
      "Invalid type for 'seed': expected an integer, but got a string"},
     {CHAT, HEAD ",\"n\":2}", "n", "unsupported_value",
      "Unsupported value for 'n': '2'; this server takes only '1'"},
-    {CHAT, HEAD ",\"logprobs\":true}", "logprobs", "unsupported_value",
-     "Unsupported value for 'logprobs': 'true'; this server takes only 'false'"},
+    {CHAT, HEAD ",\"logprobs\":1}", "logprobs", "invalid_type",
+     "Invalid type for 'logprobs': expected a boolean, but got a number"},
+    {CHAT, HEAD ",\"logprobs\":true,\"top_logprobs\":21}", "top_logprobs", "integer_above_max_value",
+     "Invalid 'top_logprobs': expected a value from 0 to 20, but got 21"},
+    {CHAT, HEAD ",\"top_logprobs\":2}", "top_logprobs", "invalid_value",
+     "Invalid 'top_logprobs': it is only allowed with 'logprobs'"},
+    {COMPLETIONS, TEXT ",\"logprobs\":true}", "logprobs", "invalid_type",
+     "Invalid type for 'logprobs': expected an integer, but got a boolean"},
+    {COMPLETIONS, TEXT ",\"logprobs\":-1}", "logprobs", "integer_below_min_value",
+     "Invalid 'logprobs': expected a value from 0 to 20, but got -1"},
     {COMPLETIONS, TEXT ",\"best_of\":3}", "best_of", "unsupported_value",
      "Unsupported value for 'best_of': '3'; this server takes only '1'"},
     /* booleans, strings, lists, maps */
@@ -785,6 +808,7 @@ int main(void)
         cmocka_unit_test(defaults_are_the_apis),
         cmocka_unit_test(honours_sampling),
         cmocka_unit_test(takes_one_stop_string_and_an_off_top_k),
+        cmocka_unit_test(hears_of_log_probabilities),
         cmocka_unit_test(takes_extremes),
         cmocka_unit_test(makes_each_prompt_of_a_list_a_submit),
         cmocka_unit_test(options_are_the_submit_without_its_prompt),
