@@ -21,4 +21,4 @@ check-fuzz-worker:
 build/fuzz/t/fuzz/fuzz_gguf: build/fuzz/t/unit/gguf_file.o
 
 build/fuzz/t/fuzz/fuzz_%: build/fuzz/t/fuzz/fuzz_%.o $(ROOM_LIBS)
-	$(CC) $(PD_LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(PD_LIBS)
+	$(CC) $(PD_LDFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o,$^) $(filter %.a,$^) $(PD_LIBS)

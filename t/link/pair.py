@@ -13,13 +13,17 @@ import time
 from rig import (BUILD, DECODE, DIRECT, PREFILL, Frontend, Process, part_messages, pd, stats,
                  wait_for)
 
+# A sanitized build computes a hundred times slower: the same ways, with less to compute on each.
+SANITIZED = os.path.basename(BUILD) != "build"
+STEP = ["--max-num-batched-tokens", "64", "--max-num-seqs", "16"] if SANITIZED else []
+MAX_TOKENS = 6 if SANITIZED else 24
+
 PROMPTS = [
     [("user", "What is the capital of France?")],
     [("system", "You answer in one line."), ("user", "Write a C function that adds two numbers.")],
     [("user", "用一句话介绍你自己。"), ("assistant", "我是一个助手。"), ("user", "🙂 and in English?")],
-    [("user", "Summarise this: " + "the quick brown fox jumps over the lazy dog; " * 60)],
+    [("user", "Summarise this: " + "the quick brown fox jumps over the lazy dog; " * (10 if SANITIZED else 60))],
 ]
-MAX_TOKENS = 24
 
 
 class Worker(Process):
@@ -28,7 +32,7 @@ class Worker(Process):
         port_file = os.path.join(folder, name + ".port")
         super().__init__([os.path.join(BUILD, "pd-worker"), "--model", model, "--served-model-name",
                           "m", "--name", name, "--port", "0", "--port-file", port_file,
-                          "--kv-cache-memory", "256MiB", "--log-level", "debug", *arguments],
+                          "--kv-cache-memory", "256MiB", "--log-level", "debug", *STEP, *arguments],
                          stderr=self.log)
         self.name = name
         wait_for(f"{name} to be ready", lambda: os.path.exists(port_file) or
