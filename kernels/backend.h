@@ -142,8 +142,7 @@ struct pd_backend {
 
 extern const struct pd_backend pd_backend_reference, pd_backend_cpu;
 
-/* ---- device.c
- * ------------------------------------------------------------------------------------ */
+/* ---- device.c -------------------------------------------------------------------------------- */
 
 /* Notes what went wrong and returns `status`. Any thread. */
 int pd_device_fail(struct pd_device *device, int status, const char *format, ...)
@@ -163,8 +162,7 @@ int pd_device_init(struct pd_device *device, const struct pd_backend *backend,
                    const struct pd_device_options *options);
 void pd_device_fini(struct pd_device *device);
 
-/* ---- step.c
- * -------------------------------------------------------------------------------------- */
+/* ---- step.c ---------------------------------------------------------------------------------- */
 
 /* Carves both descriptors out of `memory` (pd_steps_bytes, 64-byte aligned, zeroed). */
 size_t pd_steps_bytes(const struct pd_device_options *options);
@@ -174,8 +172,7 @@ int pd_steps_init(struct pd_device *device, void *memory);
  * device and the graph have. */
 int pd_step_check(struct pd_graph *graph, const struct pd_step *step);
 
-/* ---- the KV pool's layout
- * ------------------------------------------------------------------------ */
+/* ---- the KV pool's layout -------------------------------------------------------------------- */
 
 /* Index of the first element of the K (value = 0) or V (1) tile of a block. */
 static inline int64_t pd_kv_tile(const struct pd_kv_pool *pool, int layer, int head, int64_t block,

@@ -145,8 +145,7 @@ int pd_device_fail(struct pd_device *device, int status, const char *format, ...
     return status;
 }
 
-/* ---- objects
- * ------------------------------------------------------------------------------------- */
+/* ---- objects --------------------------------------------------------------------------------- */
 
 void pd_object_attach(struct pd_device *device, struct pd_object *object,
                       void (*release)(struct pd_object *))
@@ -174,8 +173,7 @@ void pd_object_destroy(struct pd_object *object)
     object->release(object);
 }
 
-/* ---- buffers
- * ------------------------------------------------------------------------------------- */
+/* ---- buffers --------------------------------------------------------------------------------- */
 
 int pd_buffer_make(struct pd_device *device, enum pd_buffer_class kind, size_t bytes,
                    struct pd_buffer **out)
@@ -275,8 +273,7 @@ size_t pd_kv_pool_bytes(const struct pd_kv_pool *pool)
     return bytes;
 }
 
-/* ---- weights
- * ------------------------------------------------------------------------------------- */
+/* ---- weights --------------------------------------------------------------------------------- */
 
 static void release_weight(struct pd_object *object)
 {
@@ -336,8 +333,7 @@ void pd_weight_destroy(struct pd_weight *weight)
         pd_object_destroy(&weight->object);
 }
 
-/* ---- what the backend answers itself
- * ------------------------------------------------------------- */
+/* ---- what the backend answers itself --------------------------------------------------------- */
 
 int pd_history_write(struct pd_device *device, int slot, int position, const int32_t *tokens,
                      int count)
@@ -347,7 +343,8 @@ int pd_history_write(struct pd_device *device, int slot, int position, const int
     if (slot < 0 || slot >= options->max_seqs || position < 0 || count < 0 ||
         position > options->max_model_len || count > options->max_model_len - position)
         return pd_device_fail(device, PD_KERNEL_INVALID,
-                              "history of slot %d: %d tokens from position %d", slot, count, position);
+                              "history of slot %d: %d tokens from position %d", slot, count,
+                              position);
     for (int i = 0; i < count; i++) {
         if (tokens[i] < 0 || tokens[i] >= options->vocabulary)
             return pd_device_fail(device, PD_KERNEL_INVALID, "history of slot %d: token %d", slot,

@@ -31,8 +31,7 @@ static int refuse(struct pd_graph *graph, int status, const char *format, ...)
 
 #define INVALID(...) refuse(graph, PD_KERNEL_INVALID, __VA_ARGS__)
 
-/* ---- life
- * ---------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 static void release_graph(struct pd_object *object)
 {
@@ -100,8 +99,7 @@ static int append(struct pd_graph *graph, const struct pd_op *op)
     return PD_KERNEL_OK;
 }
 
-/* ---- shape checks
- * -------------------------------------------------------------------------------- */
+/* ---- shape checks ---------------------------------------------------------------------------- */
 
 static size_t tensor_bytes(struct pd_tensor tensor)
 {
@@ -154,8 +152,7 @@ static bool vector_of(const struct pd_weight *weight, int count)
            (weight->cols == 1 && weight->rows == count);
 }
 
-/* ---- operators
- * ----------------------------------------------------------------------------------- */
+/* ---- operators ------------------------------------------------------------------------------- */
 
 int pd_op_embed(struct pd_graph *graph, const struct pd_weight *weight, struct pd_tensor out)
 {

@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/memfd.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,8 +23,9 @@ struct pd_host_command {
     int32_t tokens[];
 };
 
-/* ---- memory
- * -------------------------------------------------------------------------------------- */
+static const size_t HUGE_PAGE = (size_t)2 << 20;
+
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 static size_t padded(size_t bytes)
 {
@@ -51,27 +53,44 @@ void pd_host_free(void *memory, size_t bytes)
         munmap(memory, padded(bytes));
 }
 
-/* The KV pool is a memfd whose size is sealed: who maps it cannot be hit by a truncation. */
-static int allocate_shared(struct pd_buffer *buffer)
+/* Memory that other processes can map: a memfd whose size is sealed, so that who maps it cannot be hit by a
+ * truncation. Huge pages are allocated at once or not at all: a page that fails later is a signal. */
+static int share_memory(struct pd_buffer *buffer, size_t bytes, unsigned flags)
 {
-    struct pd_device *device = buffer->object.device;
-    int fd = memfd_create("pd-kv", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int fd = memfd_create("pd-kv", MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
     void *memory = MAP_FAILED;
 
-    if (fd >= 0 && buffer->bytes <= INT64_MAX && ftruncate(fd, (off_t)buffer->bytes) == 0 &&
+    if (fd >= 0 && bytes <= INT64_MAX && ftruncate(fd, (off_t)bytes) == 0 &&
+        (flags == 0 || fallocate(fd, 0, 0, (off_t)bytes) == 0) &&
         fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
-        memory = mmap(NULL, buffer->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED) {
         int reason = errno;
         if (fd >= 0)
             close(fd);
-        return pd_device_fail(device, PD_KERNEL_NO_MEMORY,
-                              "cannot reserve a KV pool of %zu bytes: %s", buffer->bytes,
-                              strerror(reason));
+        errno = reason;
+        return -1;
     }
-    madvise(memory, buffer->bytes, MADV_HUGEPAGE);
     buffer->host = memory;
+    buffer->bytes = bytes;
     buffer->fd = fd;
+    return 0;
+}
+
+/* Attention reads the pool in tiles of a few kilobytes all over it: on small pages, a third of its time
+ * goes into finding them. Reserved huge pages (vm.nr_hugepages) are taken if there are enough. */
+static int allocate_shared(struct pd_buffer *buffer)
+{
+    size_t asked = buffer->bytes;
+
+    if (asked >= HUGE_PAGE && asked < SIZE_MAX - HUGE_PAGE &&
+        share_memory(buffer, (asked + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE,
+                     MFD_HUGETLB | MFD_HUGE_2MB) == 0)
+        return PD_KERNEL_OK;
+    if (share_memory(buffer, asked, 0) != 0)
+        return pd_device_fail(buffer->object.device, PD_KERNEL_NO_MEMORY,
+                              "cannot reserve a KV pool of %zu bytes: %s", asked, strerror(errno));
+    madvise(buffer->host, buffer->bytes, MADV_HUGEPAGE); /* a wish */
     return PD_KERNEL_OK;
 }
 
@@ -106,8 +125,7 @@ void pd_host_memory(struct pd_device_info *info)
     info->memory_free = (uint64_t)memory.freeram * memory.mem_unit;
 }
 
-/* ---- the executor
- * -------------------------------------------------------------------------------- */
+/* ---- the executor ---------------------------------------------------------------------------- */
 
 /* Every thread of the team walks the list. A publish needs no barrier: what it tells of is behind
  * the barrier before it, and nothing reads what it writes. */
@@ -304,8 +322,7 @@ const _Atomic uint64_t *pd_host_progress(const struct pd_device *device)
     return &((const struct pd_host *)device)->progress;
 }
 
-/* ---- open and close
- * ------------------------------------------------------------------------------ */
+/* ---- open and close -------------------------------------------------------------------------- */
 
 static size_t history_bytes(const struct pd_device_options *options)
 {

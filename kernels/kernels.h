@@ -51,8 +51,7 @@ enum pd_kernel_status {
     PD_KERNEL_LOST = -6, /* sticky device error */
 };
 
-/* ---- device ------------------------------------------------------------------------------------
- */
+/* ---- device ---------------------------------------------------------------------------------- */
 
 struct pd_device;
 
@@ -88,8 +87,7 @@ void pd_device_describe(const struct pd_device *device, struct pd_device_info *i
 /* What the last failing call on this device was; "" if none failed. */
 const char *pd_device_error(const struct pd_device *device);
 
-/* ---- buffers -----------------------------------------------------------------------------------
- */
+/* ---- buffers --------------------------------------------------------------------------------- */
 
 enum pd_dtype {
     PD_F32,
@@ -133,8 +131,9 @@ enum pd_export_kind { PD_EXPORT_MEMFD, PD_EXPORT_DMABUF };
 
 struct pd_export {
     enum pd_export_kind kind;
-    int fd;      /* the caller's copy: close it. A memfd's size is sealed; map it shared */
-    size_t size; /* bytes, from offset 0 of the fd */
+    int fd; /* the caller's copy: close it. A memfd's size is sealed; map it shared */
+    size_t
+        size; /* bytes, from offset 0 of the fd: what was asked for, or rounded up to huge pages */
 };
 
 /* PD_BUFFER_KV only. */
@@ -150,8 +149,7 @@ struct pd_tensor {
 
 int pd_tensor_create(struct pd_device *device, int rows, int cols, struct pd_tensor *tensor);
 
-/* ---- weights -----------------------------------------------------------------------------------
- */
+/* ---- weights --------------------------------------------------------------------------------- */
 
 struct pd_weight;
 
@@ -175,8 +173,7 @@ int pd_weight_create(struct pd_device *device, enum pd_weight_layout layout, int
                      struct pd_weight **weight);
 void pd_weight_destroy(struct pd_weight *weight);
 
-/* ---- KV pool -----------------------------------------------------------------------------------
- */
+/* ---- KV pool --------------------------------------------------------------------------------- */
 
 /* [layer][kv_head][block][K|V][token][dim], one buffer of class KV. The layout is part of the
  * hand-off: kvx computes addresses from it. */
@@ -190,8 +187,7 @@ struct pd_kv_pool {
 /* Bytes of a whole pool of this shape (buffer may be NULL). */
 size_t pd_kv_pool_bytes(const struct pd_kv_pool *pool);
 
-/* ---- the step descriptor ------------------------------------------------------------------------
- */
+/* ---- the step descriptor --------------------------------------------------------------------- */
 
 /* token[i] values below zero: the token that slot (-1 - token[i]) sampled last. */
 #define PD_TOKEN_OF_SLOT(slot) (-1 - (int32_t)(slot))
@@ -263,8 +259,7 @@ int pd_step_acquire(struct pd_device *device, struct pd_step **step);
 int pd_history_write(struct pd_device *device, int slot, int position, const int32_t *tokens,
                      int count);
 
-/* ---- graphs -------------------------------------------------------------------------------------
- */
+/* ---- graphs ---------------------------------------------------------------------------------- */
 
 struct pd_graph;
 

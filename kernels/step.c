@@ -129,8 +129,7 @@ int pd_step_wait(struct pd_device *device, uint64_t number, int timeout_ms)
     return PD_KERNEL_OK;
 }
 
-/* ---- checks
- * -------------------------------------------------------------------------------------- */
+/* ---- checks ---------------------------------------------------------------------------------- */
 
 #define REFUSE(...) return pd_device_fail(graph->object.device, PD_KERNEL_INVALID, __VA_ARGS__)
 

@@ -22,22 +22,34 @@
 #include "kernels/cpu/product.h"
 
 #define SCORED(form, n)                                                                            \
-    static void scored_##form##_##n(const uint8_t *panel, int columns, const float *x, float *acc) \
+    static void scored_##form##_##n(const uint8_t *values, ptrdiff_t stride, int keys,             \
+                                    const float *weights, float *sums)                             \
     {                                                                                              \
-        multiply(form, n, panel, columns, x, PANEL, 1, x, 0, 0, acc);                              \
+        multiply(form, n, values, stride, keys, weights, PANEL, 1, weights, 0, 0, sums);           \
     }
 #define NAME_SCORED(form, n) scored_##form##_##n,
 
-/* x is [n][PANEL]: weights of 32 keys. */
-typedef void scored_multiply(const uint8_t *panel, int columns, const float *x, float *acc);
+/* sums[n][PANEL] += 32 dimensions of at most 32 keys' values, `stride` numbers apart, times
+ * weights[n][PANEL]. */
+typedef void scored_multiply(const uint8_t *values, ptrdiff_t stride, int keys,
+                             const float *weights, float *sums);
 
 UP_TO_ROWS(SCORED, PD_FORM_F32)
+UP_TO_ROWS(SCORED, PD_FORM_F16)
+UP_TO_ROWS(SCORED, PD_FORM_BF16)
 
-static scored_multiply *const scored[ROWS] = {UP_TO_ROWS(NAME_SCORED, PD_FORM_F32)};
+/* [type][n - 1] */
+static scored_multiply *const scored[PD_BF16 + 1][ROWS] = {
+    [PD_F32] = {UP_TO_ROWS(NAME_SCORED, PD_FORM_F32)},
+    [PD_F16] = {UP_TO_ROWS(NAME_SCORED, PD_FORM_F16)},
+    [PD_BF16] = {UP_TO_ROWS(NAME_SCORED, PD_FORM_BF16)},
+};
 
 struct attend {
     const struct pd_cpu_query *query;
     int group, rows, dim, padded; /* rows = tokens * group; padded: dim in whole panels */
+    size_t size;                  /* bytes of a number in the pool */
+    bool in_place;                /* values are used where they lie, not copied to `values` */
     float *packed;                /* queries, times scale, in tiles of [dim][n] */
     float *scores;                /* [SPLIT / PANEL][rows][PANEL] */
     float *sums;                  /* [padded / PANEL][rows][PANEL] */
@@ -45,106 +57,128 @@ struct attend {
     float *greatest, *total;      /* [rows], of the split */
     float *keys;                  /* [SPLIT / PANEL][dim][PANEL] */
     float *values;                /* [padded / PANEL][SPLIT][PANEL] */
+    const uint8_t *key[PD_CPU_SPLIT], *value[PD_CPU_SPLIT]; /* where the split's keys lie */
 };
 
-INLINE lanes load_kv(enum pd_dtype type, const void *from, int64_t at)
+INLINE lanes load_kv(enum pd_dtype type, const uint8_t *from)
 {
     switch (type) {
     case PD_F16:
-        return lanes_load_f16((const uint16_t *)from + at);
+        return lanes_load_f16((const uint16_t *)from);
     case PD_BF16:
-        return lanes_load_bf16((const uint16_t *)from + at);
+        return lanes_load_bf16((const uint16_t *)from);
     default:
-        return lanes_load((const float *)from + at);
+        return lanes_load((const float *)from);
     }
 }
 
-static float load_kv_one(enum pd_dtype type, const void *from, int64_t at)
+static float load_kv_one(enum pd_dtype type, const uint8_t *from)
 {
     switch (type) {
     case PD_F16:
-        return pd_float_of_f16(((const uint16_t *)from)[at]);
+        return pd_float_of_f16(*(const uint16_t *)from);
     case PD_BF16:
-        return pd_float_of_bf16(((const uint16_t *)from)[at]);
+        return pd_float_of_bf16(*(const uint16_t *)from);
     default:
-        return ((const float *)from)[at];
+        return *(const float *)from;
     }
 }
 
-/* Where the key (value = 0) or value (1) of position j lies. */
-static int64_t locate(const struct pd_cpu_query *query, int j, int value)
+/* Finds `count` keys and values from position `first` on. */
+static void locate(struct attend *a, int first, int count)
 {
+    const struct pd_cpu_query *query = a->query;
     const struct pd_kv_pool *pool = query->pool;
-    int64_t tile =
-        pd_kv_tile(pool, query->layer, query->kv_head, query->blocks[j / pool->block_size], value);
+    size_t row = (size_t)pool->head_dim * a->size, tile = (size_t)pool->block_size * row;
+    int block = first / pool->block_size, offset = first % pool->block_size;
 
-    return tile + (int64_t)(j % pool->block_size) * pool->head_dim;
+    for (int j = 0; j < count; block++, offset = 0) {
+        int64_t at = pd_kv_tile(pool, query->layer, query->kv_head, query->blocks[block], 0);
+        const uint8_t *keys = (const uint8_t *)pool->buffer->host + (size_t)at * a->size;
+
+        for (; offset < pool->block_size && j < count; offset++, j++) {
+            a->key[j] = keys + (size_t)offset * row;
+            a->value[j] = a->key[j] + tile;
+        }
+    }
 }
 
-/* Sixteen keys from position j on, `count` of them real, turned so that a register holds one
- * dimension. */
-INLINE void turn_keys(enum pd_dtype type, const struct pd_cpu_query *query, int j, int count,
-                      int dim, float *out)
+/* Starts loading keys or values j .. j + 15 of the split. */
+INLINE void fetch_rows(const struct attend *a, const uint8_t *const *rows, int j, int count)
 {
-    const void *memory = query->pool->buffer->host;
-    int64_t at[LANES];
+    size_t bytes = (size_t)a->dim * a->size;
+
+    for (int i = j; i < j + LANES && i < count; i++) {
+        for (size_t line = 0; line < bytes; line += 64)
+            __builtin_prefetch(rows[i] + line);
+    }
+}
+
+/* Sixteen keys, turned so that a register holds one dimension of all. */
+INLINE void turn_keys(enum pd_dtype type, size_t size, const uint8_t *const *keys, int dim,
+                      float *out)
+{
     int whole = dim / LANES * LANES;
 
-    for (int i = 0; i < count; i++)
-        at[i] = locate(query, j + i, 0);
     for (int d = 0; d < whole; d += LANES) {
         lanes key[LANES];
 
+#pragma GCC unroll 16
         for (int i = 0; i < LANES; i++)
-            key[i] = i < count ? load_kv(type, memory, at[i] + d) : lanes_set(0);
+            key[i] = load_kv(type, keys[i] + (size_t)d * size);
         lanes_transpose(key);
+#pragma GCC unroll 16
         for (int i = 0; i < LANES; i++)
             lanes_store(out + (d + i) * PANEL, key[i]);
     }
     for (int d = whole; d < dim; d++) {
         for (int i = 0; i < LANES; i++)
-            out[d * PANEL + i] = i < count ? load_kv_one(type, memory, at[i] + d) : 0;
+            out[d * PANEL + i] = load_kv_one(type, keys[i] + (size_t)d * size);
     }
 }
 
-/* Value of position j, dimensions in panels `SPLIT` rows apart. */
-INLINE void copy_value(enum pd_dtype type, const struct pd_cpu_query *query, int j, int dim,
-                       float *out)
+/* One value, dimensions in panels `SPLIT` rows apart, zeros after the last. */
+INLINE void copy_value(enum pd_dtype type, size_t size, const uint8_t *value, int dim, float *out)
 {
-    const void *memory = query->pool->buffer->host;
-    int64_t at = locate(query, j, 1);
-    int whole = dim / LANES * LANES;
+    int whole = dim / LANES * LANES, padded = (dim + PANEL - 1) / PANEL * PANEL;
 
     for (int d = 0; d < whole; d += LANES)
         lanes_store(out + d / PANEL * PANEL * PD_CPU_SPLIT + d % PANEL,
-                    load_kv(type, memory, at + d));
-    for (int d = whole; d < (dim + PANEL - 1) / PANEL * PANEL; d++)
+                    load_kv(type, value + (size_t)d * size));
+    for (int d = whole; d < padded; d++)
         out[d / PANEL * PANEL * PD_CPU_SPLIT + d % PANEL] =
-            d < dim ? load_kv_one(type, memory, at + d) : 0;
+            d < dim ? load_kv_one(type, value + (size_t)d * size) : 0;
 }
 
-INLINE void load_split(enum pd_dtype type, const struct attend *a, int first, int count)
+/* Keys past the last of the split are the last again: their scores are hidden. */
+INLINE void load_split(enum pd_dtype type, struct attend *a, int count)
 {
-    for (int j = 0; j < count; j += LANES)
-        turn_keys(type, a->query, first + j, count - j < LANES ? count - j : LANES, a->dim,
-                  a->keys + j / PANEL * PANEL * a->dim + j % PANEL);
-    if (count % PANEL > 0 && count % PANEL <= LANES) /* nobody has written the last half panel */
-        turn_keys(type, a->query, 0, 0, a->dim, a->keys + count / PANEL * PANEL * a->dim + LANES);
-    for (int j = 0; j < count; j++)
-        copy_value(type, a->query, first + j, a->dim, a->values + j * PANEL);
+    const size_t size = type == PD_F32 ? 4 : 2;
+
+    for (int j = count; j % LANES != 0; j++)
+        a->key[j] = a->key[count - 1];
+    fetch_rows(a, a->key, 0, count);
+    for (int j = 0; j < count; j += LANES) {
+        fetch_rows(a, a->key, j + LANES, count);
+        fetch_rows(a, a->value, j, count);
+        turn_keys(type, size, a->key + j, a->dim, a->keys + j / PANEL * PANEL * a->dim + j % PANEL);
+    }
+    for (int j = 0; !a->in_place && j < count; j++)
+        copy_value(type, size, a->value[j], a->dim, a->values + j * PANEL);
 }
 
-static void load_keys_and_values(const struct attend *a, int first, int count)
+static void load_keys_and_values(struct attend *a, int first, int count)
 {
+    locate(a, first, count);
     switch (a->query->pool->type) {
     case PD_F16:
-        load_split(PD_F16, a, first, count);
+        load_split(PD_F16, a, count);
         break;
     case PD_BF16:
-        load_split(PD_BF16, a, first, count);
+        load_split(PD_BF16, a, count);
         break;
     default:
-        load_split(PD_F32, a, first, count);
+        load_split(PD_F32, a, count);
     }
 }
 
@@ -205,29 +239,43 @@ static void weigh(const struct attend *a, int r, int first, int count)
     a->total[r] = lanes_sum(total);
 }
 
-static void sum_values(const struct attend *a, int count)
+/* Values j .. end - 1 of the split, which lie one after the other, all in one panel of scores. */
+static void sum_run(const struct attend *a, int j, int end)
 {
+    enum pd_dtype type = a->in_place ? a->query->pool->type : PD_F32;
+    ptrdiff_t stride = a->in_place ? a->dim : PANEL;
     int tiles = pd_cpu_tiles(a->rows, ROWS);
 
-    memset(a->sums, 0, (size_t)(a->padded * a->rows) * sizeof(float));
     for (int d = 0; d < a->padded / PANEL; d++) {
+        const uint8_t *values = a->in_place
+                                    ? a->value[j] + (size_t)(d * PANEL) * a->size
+                                    : (uint8_t *)(a->values + (d * PD_CPU_SPLIT + j) * PANEL);
+
         for (int i = 0; i < tiles; i++) {
             int r = pd_cpu_tile(a->rows, tiles, i), n = pd_cpu_tile(a->rows, tiles, i + 1) - r;
-            float *sums = a->sums + (d * a->rows + r) * PANEL;
 
-            for (int j = 0; j < count; j += PANEL) {
-                const float *values = a->values + (d * PD_CPU_SPLIT + j) * PANEL;
-                int columns = count - j < PANEL ? count - j : PANEL;
-
-                scored[n - 1]((const uint8_t *)values, columns,
-                              a->scores + (j / PANEL * a->rows + r) * PANEL, sums);
-            }
+            scored[type][n - 1](values, stride, end - j,
+                                a->scores + (j / PANEL * a->rows + r) * PANEL + j % PANEL,
+                                a->sums + (d * a->rows + r) * PANEL);
         }
     }
 }
 
-/* ---- states
- * -------------------------------------------------------------------------------------- */
+static void sum_values(const struct attend *a, int count)
+{
+    memset(a->sums, 0, (size_t)(a->padded * a->rows) * sizeof(float));
+    for (int j = 0, end; j < count; j = end) {
+        int limit = j / PANEL * PANEL + PANEL < count ? j / PANEL * PANEL + PANEL : count;
+
+        for (end = j + 1; end < limit; end++) {
+            if (a->in_place && a->value[end] != a->value[end - 1] + (size_t)a->dim * a->size)
+                break;
+        }
+        sum_run(a, j, end);
+    }
+}
+
+/* ---- states ---------------------------------------------------------------------------------- */
 
 static void clear_state(float *state, int head_dim)
 {
@@ -291,18 +339,20 @@ static void merge(const float *states, int splits, size_t stride, int head_dim, 
     finish_state(state, head_dim, out);
 }
 
-/* ---- the whole
- * ----------------------------------------------------------------------------------- */
+/* ---- the whole ------------------------------------------------------------------------------- */
 
 static void start(struct attend *a, const struct pd_cpu_query *query, float *scratch)
 {
     const struct pd_attention_shape *shape = query->shape;
     int tiles;
 
-    *a = (struct attend){
-        .query = query, .group = shape->heads / shape->kv_heads, .dim = shape->head_dim};
+    a->query = query;
+    a->group = shape->heads / shape->kv_heads;
+    a->dim = shape->head_dim;
     a->rows = query->tokens * a->group;
     a->padded = (a->dim + PANEL - 1) / PANEL * PANEL;
+    a->size = query->pool->type == PD_F32 ? 4 : 2;
+    a->in_place = a->rows <= ROWS && a->dim == a->padded; /* few rows: a copy would not pay */
     a->keys = scratch;
     a->values = a->keys + a->padded * PD_CPU_SPLIT;
     a->scores = a->values + a->padded * PD_CPU_SPLIT;

@@ -66,8 +66,7 @@ static struct pd_cpu_attention *find(const struct pd_cpu_plan *plan,
     return attention;
 }
 
-/* ---- preparing
- * ----------------------------------------------------------------------------------- */
+/* ---- preparing ------------------------------------------------------------------------------- */
 
 static bool allocate(struct pd_cpu_attention *attention, const struct pd_device_options *options)
 {
@@ -129,8 +128,7 @@ size_t pd_cpu_attention_scratch(const struct pd_cpu *cpu, const struct pd_op *op
     return pd_cpu_query_scratch(op->shape.heads / op->shape.kv_heads, op->shape.head_dim);
 }
 
-/* ---- dividing a step
- * ----------------------------------------------------------------------------- */
+/* ---- dividing a step ------------------------------------------------------------------------- */
 
 static void add_item(struct pd_cpu_attention *attention, struct item item)
 {
@@ -202,8 +200,7 @@ void pd_cpu_attention_begin(const struct pd_host_run *run)
         atomic_store_explicit(&plan->next[i], 0, memory_order_relaxed);
 }
 
-/* ---- the operator
- * -------------------------------------------------------------------------------- */
+/* ---- the operator ---------------------------------------------------------------------------- */
 
 static void run_item(const struct pd_host_run *run, const struct pd_op *op,
                      const struct pd_cpu_attention *attention, const struct item *item, int kv_head,

@@ -21,8 +21,7 @@ static pd_host_operator *const operators[PD_OP_COUNT] = {
     [PD_OP_READ] = pd_cpu_read,
 };
 
-/* ---- paths
- * --------------------------------------------------------------------------------------- */
+/* ---- paths ----------------------------------------------------------------------------------- */
 
 static bool any_machine(void)
 {
@@ -87,8 +86,7 @@ static const struct pd_cpu_path *choose_path(const char *isa, char *error, size_
     return NULL;
 }
 
-/* ---- the device
- * ---------------------------------------------------------------------------------- */
+/* ---- the device ------------------------------------------------------------------------------ */
 
 static int usable_cores(void)
 {
@@ -158,8 +156,7 @@ static int cpu_weight_create(struct pd_device *device, enum pd_weight_layout lay
                                 count, weight);
 }
 
-/* ---- graphs
- * -------------------------------------------------------------------------------------- */
+/* ---- graphs ---------------------------------------------------------------------------------- */
 
 static void at_most(size_t *most, size_t value)
 {

@@ -41,8 +41,7 @@ static inline float *pd_cpu_scratch(const struct pd_host_run *run, int thread)
 pd_host_operator pd_cpu_embed, pd_cpu_rmsnorm, pd_cpu_matmul, pd_cpu_rope_angles, pd_cpu_rope_store,
     pd_cpu_attention, pd_cpu_gather, pd_cpu_sample, pd_cpu_read;
 
-/* ---- attention.c
- * --------------------------------------------------------------------------------- */
+/* ---- attention.c ----------------------------------------------------------------------------- */
 
 /* Makes room for the graph's attention operators. */
 int pd_cpu_attention_prepare(struct pd_graph *graph, struct pd_cpu_plan *plan);

@@ -19,8 +19,7 @@
 
 enum { LANES = 16 };
 
-/* ---- AVX-512
- * ------------------------------------------------------------------------------------- */
+/* ---- AVX-512 --------------------------------------------------------------------------------- */
 #if defined(__AVX512F__)
 #include <immintrin.h>
 
@@ -185,8 +184,7 @@ INLINE void lanes_halves(lanes a, float low[8], float high[8])
     _mm256_storeu_ps(high, _mm512_extractf32x8_ps(a, 1));
 }
 
-/* ---- AVX2 and FMA
- * -------------------------------------------------------------------------------- */
+/* ---- AVX2 and FMA ---------------------------------------------------------------------------- */
 #elif defined(__AVX2__)
 #include <immintrin.h>
 
@@ -393,8 +391,7 @@ INLINE void lanes_halves(lanes a, float low[8], float high[8])
     _mm256_storeu_ps(high, a.high);
 }
 
-/* ---- any machine
- * --------------------------------------------------------------------------------- */
+/* ---- any machine ----------------------------------------------------------------------------- */
 #else
 
 typedef float quad __attribute__((vector_size(16)));
@@ -611,8 +608,7 @@ INLINE void lanes_halves(lanes a, float low[8], float high[8])
 }
 #endif
 
-/* ---- the same for all
- * ---------------------------------------------------------------------------- */
+/* ---- the same for all ------------------------------------------------------------------------ */
 
 /* Lane 0 + lane 8, then halves again: one fixed tree. */
 INLINE float lanes_sum(lanes a)

@@ -25,12 +25,10 @@ static void pack_for_many(const struct pd_host_run *run, const struct pd_op *op,
 
     pd_host_share(tiles, 1, thread, run->host->threads, &first, &end);
     for (int i = first; i < end; i++) {
-        size_t t = (size_t)pd_cpu_tile(tokens, tiles, i);
-        int n = pd_cpu_tile(tokens, tiles, i + 1) - (int)t;
+        int at = pd_cpu_tile(tokens, tiles, i), n = pd_cpu_tile(tokens, tiles, i + 1) - at;
 
-        path->pack_tile(pd_host_floats(op->in) + t * (size_t)cols, (size_t)cols, n, cols, 1,
-                        plan->packed + t * (size_t)cols,
-                        minimums ? plan->sums + t * (size_t)blocks_of(cols) : NULL);
+        path->pack_tile(pd_host_floats(op->in), cols, tokens, at, n, plan->packed,
+                        minimums ? plan->sums : NULL);
     }
     pd_team_barrier(run->host->team);
 }

@@ -30,6 +30,8 @@ enum { FORM_X32M = PD_FORM_COUNT, FORM_X32, FORM_X16 };
 /* Tokens whose accumulators stay in registers beside an unpacking. */
 enum { DIRECT_ROWS = ROWS / 3 };
 
+enum { AHEAD = 2048 }; /* bytes */
+
 INLINE size_t form_bytes(int form)
 {
     return form < PD_FORM_COUNT ? pd_form_bytes((enum pd_form)form)
@@ -95,10 +97,10 @@ INLINE lanes form_offset(int form, const uint8_t *block, int h, lanes d)
     return form == FORM_X32M ? m : lanes_fma(lanes_set(8), d, m);
 }
 
-/* Column k of tile h, not of nibbles. */
-INLINE lanes form_column(int form, const uint8_t *columns, int k, int h)
+/* Column k of tile h, not of nibbles; columns are `ws` numbers apart. */
+INLINE lanes form_column(int form, const uint8_t *columns, ptrdiff_t ws, int k, int h)
 {
-    int at = k * PANEL + h * LANES;
+    ptrdiff_t at = k * ws + h * LANES;
 
     switch (form) {
     case PD_FORM_I8:
@@ -128,8 +130,9 @@ INLINE void multiply_column(const lanes w[TILES], int n, const float *x, ptrdiff
 }
 
 /* Columns first .. first + count - 1 of a block, tiles h .. h + TILES - 1. */
-INLINE void multiply_columns(int form, int n, const uint8_t *block, int h, int first, int count,
-                             const float *x, ptrdiff_t xs, ptrdiff_t xk, lanes part[ROWS][TILES])
+INLINE void multiply_columns(int form, int n, const uint8_t *block, ptrdiff_t ws, int h, int first,
+                             int count, const float *x, ptrdiff_t xs, ptrdiff_t xk,
+                             lanes part[ROWS][TILES])
 {
     const uint8_t *columns = form_columns(form, block);
     lanes w[TILES];
@@ -153,17 +156,27 @@ INLINE void multiply_columns(int form, int n, const uint8_t *block, int h, int f
 #pragma GCC unroll 4
     for (int k = first; k < first + count; k++) {
         for (int i = 0; i < TILES; i++)
-            w[i] = form_column(form, columns, k, h + i);
+            w[i] = form_column(form, columns, ws, k, h + i);
         multiply_column(w, n, x + k * xk, xs, part);
     }
 }
 
-/* acc[t][32] += panel * x for n tokens; `block` is the panel's first of (columns + 31) / 32. x of
- * token t, column k is x[t * xs + k * xk]; its sum over block b is sums[t * ss + b * sb]. All of
- * form, n, and the strides that are constants at a call make code of their own. */
-INLINE void multiply(int form, int n, const uint8_t *panel, int columns, const float *x,
-                     ptrdiff_t xs, ptrdiff_t xk, const float *sums, ptrdiff_t ss, ptrdiff_t sb,
-                     float *acc)
+/* A block that comes a few kilobytes later: memory that is read once, as one stream over many pages, is
+ * not fetched early enough by the hardware alone. */
+INLINE void fetch_ahead(const uint8_t *block, size_t bytes)
+{
+#pragma GCC unroll 64
+    for (size_t i = 0; i < bytes; i += 64)
+        __builtin_prefetch(block + AHEAD + i);
+}
+
+/* acc[t][32] += panel * x for n tokens; `block` is the panel's first of (columns + 31) / 32. x of token t,
+ * column k is x[t * xs + k * xk]; its sum over block b is sums[t * ss + b * sb]. ws is PANEL but for
+ * plain numbers that lie elsewhere. All of form, n, and the strides that are constants at a call make code
+ * of their own. */
+INLINE void multiply(int form, int n, const uint8_t *panel, ptrdiff_t ws, int columns,
+                     const float *x, ptrdiff_t xs, ptrdiff_t xk, const float *sums, ptrdiff_t ss,
+                     ptrdiff_t sb, float *acc)
 {
     const int resident = form_plain(form) || n <= DIRECT_ROWS;
 
@@ -179,9 +192,11 @@ INLINE void multiply(int form, int n, const uint8_t *panel, int columns, const f
             const uint8_t *block = panel + (size_t)b * form_bytes(form);
             const float *xb = x + b * BLOCK * xk;
 
+            if (form < PD_FORM_COUNT && n <= DIRECT_ROWS && h == 0)
+                fetch_ahead(block, form_bytes(form));
             if (form_plain(form)) {
                 int count = columns - b * BLOCK < BLOCK ? columns - b * BLOCK : BLOCK;
-                multiply_columns(form, n, block, h, 0, count, xb, xs, xk, sum);
+                multiply_columns(form, n, block, ws, h, 0, count, xb, xs, xk, sum);
                 continue;
             }
 #pragma GCC unroll 2
@@ -194,7 +209,7 @@ INLINE void multiply(int form, int n, const uint8_t *panel, int columns, const f
                     for (int i = 0; i < TILES; i++)
                         part[t][i] = lanes_set(0);
                 }
-                multiply_columns(form, n, block, h, s * run, run, xb, xs, xk, part);
+                multiply_columns(form, n, block, ws, h, s * run, run, xb, xs, xk, part);
                 for (int i = 0; i < TILES; i++) {
                     d[i] = form_scale(form, block, s, h + i);
                     m[i] = form_minimum(form) ? form_offset(form, block, h + i, d[i]) : d[i];
@@ -224,8 +239,7 @@ INLINE void multiply(int form, int n, const uint8_t *panel, int columns, const f
     }
 }
 
-/* ---- unpacking
- * ----------------------------------------------------------------------------------- */
+/* ---- unpacking ------------------------------------------------------------------------------- */
 
 INLINE int unpacked_form(int form)
 {
@@ -240,6 +254,7 @@ INLINE void unpack_block(int form, const uint8_t *block, uint8_t *out)
     const uint8_t *columns = form_columns(form, block);
     float *values = (float *)(out + (form_columns(to, out) - out));
 
+    fetch_ahead(block, form_bytes(form));
     for (int h = 0; h < 2; h++) {
         for (int s = 0; s < form_scales(form) && !form_plain(form); s++) {
             lanes d = form_scale(form, block, s, h);
@@ -250,20 +265,22 @@ INLINE void unpack_block(int form, const uint8_t *block, uint8_t *out)
         }
     }
     if (form_nibbles(form)) {
-        for (int word = 0; word < BLOCK / 8 * 2; word++) {
-            nibbles packed = nibbles_load((const uint32_t *)columns + word * LANES);
+        for (int group = 0; group < BLOCK / 8; group++) {
+            for (int h = 0; h < 2; h++) {
+                nibbles packed = nibbles_load((const uint32_t *)columns + h * LANES);
 
 #pragma GCC unroll 8
-            for (int j = 0; j < 8; j++)
-                lanes_store(values + (word / 2 * 8 + j) * PANEL + word % 2 * LANES,
-                            nibbles_get(packed, j));
+                for (int j = 0; j < 8; j++)
+                    lanes_store(values + j * PANEL + h * LANES, nibbles_get(packed, j));
+            }
+            columns += 4 * PANEL;
+            values += 8 * PANEL;
         }
         return;
     }
-#pragma GCC unroll 4
-    for (int k = 0; k < BLOCK; k++) {
+    for (int k = 0; k < BLOCK; k++, values += PANEL) {
         for (int h = 0; h < 2; h++)
-            lanes_store(values + k * PANEL + h * LANES, form_column(form, columns, k, h));
+            lanes_store(values + h * LANES, form_column(form, columns, PANEL, k, h));
     }
 }
 
@@ -296,8 +313,7 @@ static void unpack(enum pd_form form, const uint8_t *block, int blocks, uint8_t 
     }
 }
 
-/* ---- one function for each form and number of tokens
- * --------------------------------------------- */
+/* ---- one function for each form and number of tokens ----------------------------------------- */
 
 /* Rows of x lie `stride` apart, rows of sums `blocks`. */
 typedef void direct_multiply(const uint8_t *panel, int columns, const float *x, ptrdiff_t stride,
@@ -311,13 +327,13 @@ typedef void packed_multiply(const uint8_t *panel, int columns, const float *x, 
                                     ptrdiff_t stride, const float *sums, ptrdiff_t blocks,         \
                                     float *acc)                                                    \
     {                                                                                              \
-        multiply(form, n, panel, columns, x, stride, 1, sums, blocks, 1, acc);                     \
+        multiply(form, n, panel, PANEL, columns, x, stride, 1, sums, blocks, 1, acc);              \
     }
 #define PACKED(form, n)                                                                            \
     static void packed_##form##_##n(const uint8_t *panel, int columns, const float *x,             \
                                     const float *sums, float *acc)                                 \
     {                                                                                              \
-        multiply(form, n, panel, columns, x, 1, n, sums, 1, n, acc);                               \
+        multiply(form, n, panel, PANEL, columns, x, 1, n, sums, 1, n, acc);                        \
     }
 #define NAME_DIRECT(form, n) direct_##form##_##n,
 #define NAME_PACKED(form, n) packed_##form##_##n,

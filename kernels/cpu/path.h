@@ -13,7 +13,7 @@ struct pd_cpu_product {
     enum pd_epilogue epilogue;
     int tokens;
     /* Few tokens: rows of x and, if the weight has minimums, of their sums over blocks. Many: the
-     * same in tiles, see pd_cpu_tile. sums is never NULL. */
+     * same packed: [stretch][tile][column][token], [stretch][tile][block][token]. sums is not NULL. */
     const float *x, *sums;
     float *out; /* [tokens][outputs] */
     int outputs;
@@ -49,9 +49,9 @@ struct pd_cpu_path {
 
     /* sums[block] of each of `rows` rows. */
     void (*sum_blocks)(const float *x, int rows, int cols, float *sums);
-    /* Packs n rows, `stride` apart, to out[cols][n], times `scale`, and unless NULL their sums to
-     * sums[blocks][n]. */
-    void (*pack_tile)(const float *x, size_t stride, int n, int cols, float scale, float *out,
+    /* Packs the tile of n tokens from `first` on into its places of the packed x of all `tokens` and,
+     * unless NULL, their sums. */
+    void (*pack_tile)(const float *x, int cols, int tokens, int first, int n, float *out,
                       float *sums);
     /* Panels first .. end - 1; scratch of pd_cpu_product_scratch floats. */
     void (*multiply)(const struct pd_cpu_product *product, int first, int end, float *scratch);
@@ -81,7 +81,7 @@ struct pd_cpu_path {
 extern const struct pd_cpu_path pd_cpu_path_baseline, pd_cpu_path_avx2, pd_cpu_path_avx512;
 
 enum {
-    PD_CPU_STRETCH = 8, /* blocks unpacked at a time */
+    PD_CPU_STRETCH = 4, /* blocks unpacked at a time */
     PD_CPU_SPLIT = 128, /* keys whose softmax is computed at once: part of the numerics */
     PD_CPU_RUN = 512,   /* values whose exponentials are summed at once: part of the numerics */
 };
@@ -91,8 +91,7 @@ static inline size_t pd_cpu_product_scratch(int tokens)
     return (size_t)PD_CPU_STRETCH * (8 * PANEL + PANEL * BLOCK) + (size_t)tokens * PANEL;
 }
 
-/* Tokens are cut into tiles of nearly equal size: tile i of `tiles` begins at pd_cpu_tile(i). The
- * packed x of a tile begins at column-count times that, its sums at block-count times that. */
+/* Tokens are cut into tiles of nearly equal size: tile i of `tiles` begins at pd_cpu_tile(i). */
 static inline int pd_cpu_tiles(int tokens, int tile_rows)
 {
     return (tokens + tile_rows - 1) / tile_rows;

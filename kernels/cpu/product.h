@@ -25,21 +25,37 @@ static void sum_blocks(const float *x, int rows, int cols, float *sums)
     }
 }
 
-static void pack_tile(const float *x, size_t stride, int n, int cols, float scale, float *out,
+/* Columns of the stretch that begins at column `from`. */
+INLINE int stretch_columns(int cols, int from)
+{
+    return cols - from < PD_CPU_STRETCH * BLOCK ? cols - from : PD_CPU_STRETCH * BLOCK;
+}
+
+static void pack_tile(const float *x, int cols, int tokens, int first, int n, float *out,
                       float *sums)
 {
-    for (int t = 0; t < n; t++) {
-        const float *row = x + (size_t)t * stride;
+    x += (size_t)first * (size_t)cols;
+    for (int from = 0; from < cols; from += PD_CPU_STRETCH * BLOCK) {
+        int count = stretch_columns(cols, from);
+        float *to = out + (size_t)from * (size_t)tokens + (size_t)(first * count);
 
-        for (int k = 0; k < cols; k++)
-            out[k * n + t] = row[k] * scale;
-        for (int k = 0; sums != NULL && k < cols; k += BLOCK)
-            sums[k / BLOCK * n + t] = sum_block(row + k, cols - k);
+        for (int t = 0; t < n; t++) {
+            for (int k = 0; k < count; k++)
+                to[k * n + t] = x[(size_t)t * (size_t)cols + (size_t)(from + k)];
+        }
+        if (sums == NULL)
+            continue;
+        to = sums + (size_t)(from / BLOCK) * (size_t)tokens +
+             (size_t)(first * ((count + BLOCK - 1) / BLOCK));
+        for (int t = 0; t < n; t++) {
+            for (int k = 0; k < count; k += BLOCK)
+                to[k / BLOCK * n + t] =
+                    sum_block(x + (size_t)t * (size_t)cols + (size_t)(from + k), count - k);
+        }
     }
 }
 
-/* ---- the end of a panel
- * -------------------------------------------------------------------------- */
+/* ---- the end of a panel ---------------------------------------------------------------------- */
 
 INLINE lanes silu(lanes gate)
 {
@@ -94,8 +110,7 @@ static void put_swiglu(const struct pd_cpu_product *product, const float *acc, i
     }
 }
 
-/* ---- panels
- * -------------------------------------------------------------------------------------- */
+/* ---- panels ---------------------------------------------------------------------------------- */
 
 static void multiply_few(const struct pd_cpu_product *product, const struct pd_cpu_segment *segment,
                          const uint8_t *panel, float *acc)
@@ -112,25 +127,24 @@ static void multiply_many(const struct pd_cpu_product *product,
                           uint8_t *unpacked, float *acc)
 {
     int tokens = product->tokens, tiles = pd_cpu_tiles(tokens, ROWS);
-    int cols = product->weight->weight.cols, blocks = (cols + BLOCK - 1) / BLOCK;
+    int cols = product->weight->weight.cols;
     int form = segment->form == PD_FORM_F32 ? PD_FORM_F32 : unpacked_form(segment->form);
 
-    for (int b = 0; b < blocks; b += PD_CPU_STRETCH) {
-        int count = blocks - b < PD_CPU_STRETCH ? blocks - b : PD_CPU_STRETCH;
-        int columns = cols - b * BLOCK < count * BLOCK ? cols - b * BLOCK : count * BLOCK;
-        const uint8_t *from = panel + (size_t)b * pd_form_bytes(segment->form);
+    for (int from = 0; from < cols; from += PD_CPU_STRETCH * BLOCK) {
+        int columns = stretch_columns(cols, from), count = (columns + BLOCK - 1) / BLOCK;
+        const uint8_t *block = panel + (size_t)(from / BLOCK) * pd_form_bytes(segment->form);
+        const float *x = product->x + (size_t)from * (size_t)tokens;
+        const float *sums = product->sums + (size_t)(from / BLOCK) * (size_t)tokens;
 
         if (segment->form != PD_FORM_F32) {
-            unpack(segment->form, from, count, unpacked);
-            from = unpacked;
+            unpack(segment->form, block, count, unpacked);
+            block = unpacked;
         }
         for (int i = 0; i < tiles; i++) {
             int first = pd_cpu_tile(tokens, tiles, i),
                 n = pd_cpu_tile(tokens, tiles, i + 1) - first;
 
-            packed[form][n - 1](from, columns,
-                                product->x + (size_t)first * (size_t)cols + (size_t)(b * BLOCK * n),
-                                product->sums + (size_t)first * (size_t)blocks + (size_t)(b * n),
+            packed[form][n - 1](block, columns, x + first * columns, sums + first * count,
                                 acc + first * PANEL);
         }
     }

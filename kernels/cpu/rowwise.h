@@ -68,8 +68,7 @@ static void store_kv(enum pd_dtype type, void *to, const float *from, int count)
     }
 }
 
-/* ---- a row of logits
- * ----------------------------------------------------------------------------- */
+/* ---- a row of logits ------------------------------------------------------------------------- */
 
 static float greatest(const float *values, int count)
 {

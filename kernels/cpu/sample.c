@@ -39,8 +39,7 @@ size_t pd_cpu_sample_scratch(int vocabulary)
     return 3 * aligned(vocabulary) + aligned(runs_of(vocabulary));
 }
 
-/* ---- bias, penalties, bans
- * ----------------------------------------------------------------------- */
+/* ---- bias, penalties, bans ------------------------------------------------------------------- */
 
 static bool penalized(const struct pd_sample_params *params)
 {
@@ -91,8 +90,7 @@ static void adjust(struct sampler *sampler, const struct pd_step *step, const fl
         sampler->adjusted[step->banned[b]] = -INFINITY;
 }
 
-/* ---- selecting
- * ----------------------------------------------------------------------------------- */
+/* ---- selecting ------------------------------------------------------------------------------- */
 
 static bool before(const float *x, int32_t a, int32_t b)
 {
@@ -207,8 +205,7 @@ static int filter(const struct sampler *sampler, float greatest, double total)
     return count;
 }
 
-/* ---- drawing
- * ------------------------------------------------------------------------------------- */
+/* ---- drawing --------------------------------------------------------------------------------- */
 
 /* Heapsort: ids ascending. */
 static void sort_ids(int32_t *ids, int count)
@@ -288,8 +285,7 @@ static int32_t draw(const struct sampler *sampler, float greatest)
     return draw_among(sampler, u, filter(sampler, greatest, total));
 }
 
-/* ---- the operator
- * -------------------------------------------------------------------------------- */
+/* ---- the operator ---------------------------------------------------------------------------- */
 
 /* Of the distribution as the model gave it. */
 static void log_probabilities(struct sampler *sampler, struct pd_step *step, int s,

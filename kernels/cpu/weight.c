@@ -6,23 +6,7 @@
 
 enum { TILE = 16 };
 
-size_t pd_form_bytes(enum pd_form form)
-{
-    static const size_t bytes[PD_FORM_COUNT] = {
-        [PD_FORM_N4] = 2 * PANEL * 2 + PANEL * BLOCK / 2,
-        [PD_FORM_N4F] = 2 * PANEL * 4 + PANEL * BLOCK / 2,
-        [PD_FORM_I8] = PANEL * 2 + PANEL * BLOCK,
-        [PD_FORM_I8F] = 2 * PANEL * 4 + PANEL * BLOCK,
-        [PD_FORM_F16] = PANEL * BLOCK * 2,
-        [PD_FORM_BF16] = PANEL * BLOCK * 2,
-        [PD_FORM_F32] = PANEL * BLOCK * 4,
-    };
-
-    return bytes[form];
-}
-
-/* ---- one block of one row, in and out
- * ------------------------------------------------------------ */
+/* ---- one block of one row, in and out -------------------------------------------------------- */
 
 static void put_u16(uint8_t *at, int index, uint16_t value)
 {
@@ -133,8 +117,7 @@ static float get_value(enum pd_form form, const uint8_t *block, int lane, int k)
     }
 }
 
-/* ---- repacking
- * ----------------------------------------------------------------------------------- */
+/* ---- repacking ------------------------------------------------------------------------------- */
 
 static size_t row_bytes(enum pd_dtype type, int cols)
 {
@@ -224,8 +207,7 @@ static void put_gate_up(const struct pd_cpu_segment *segment, int cols,
     }
 }
 
-/* ---- creation
- * ------------------------------------------------------------------------------------ */
+/* ---- creation -------------------------------------------------------------------------------- */
 
 static bool add_segment(struct pd_cpu_weight *own, int cols, enum pd_form form, int rows,
                         int panel_rows, bool minimums)

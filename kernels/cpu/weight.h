@@ -39,7 +39,24 @@ enum pd_form {
 };
 
 /* Bytes of one block of a panel. */
-size_t pd_form_bytes(enum pd_form form);
+static inline size_t pd_form_bytes(enum pd_form form)
+{
+    switch (form) {
+    case PD_FORM_N4:
+        return 2 * 2 * PANEL + PANEL * BLOCK / 2;
+    case PD_FORM_N4F:
+        return 2 * 4 * PANEL + PANEL * BLOCK / 2;
+    case PD_FORM_I8:
+        return 2 * PANEL + PANEL * BLOCK;
+    case PD_FORM_I8F:
+        return 2 * 4 * PANEL + PANEL * BLOCK;
+    case PD_FORM_F16:
+    case PD_FORM_BF16:
+        return 2 * PANEL * BLOCK;
+    default:
+        return 4 * PANEL * BLOCK;
+    }
+}
 
 /* Consecutive panels of one form: the rows of one source, or of gate and up together (then a
  * panel's first tile is gate's rows, its second up's). */

@@ -59,8 +59,7 @@ const char *const *pd_rig_paths(void)
     return found;
 }
 
-/* ---- numbers
- * ------------------------------------------------------------------------------------- */
+/* ---- numbers --------------------------------------------------------------------------------- */
 
 uint64_t pd_rig_random(uint64_t *state)
 {
@@ -153,8 +152,7 @@ void *pd_rig_matrix(enum pd_dtype type, int rows, int cols, uint64_t seed)
     return data;
 }
 
-/* ---- objects
- * ------------------------------------------------------------------------------------- */
+/* ---- objects --------------------------------------------------------------------------------- */
 
 static void check(struct pd_rig *rig, const char *what, int status)
 {
@@ -223,8 +221,7 @@ void pd_rig_end(struct pd_graph *graph)
         fail_msg("end: %d", status);
 }
 
-/* ---- steps
- * --------------------------------------------------------------------------------------- */
+/* ---- steps ----------------------------------------------------------------------------------- */
 
 struct pd_step *pd_rig_step(struct pd_rig *rig, int slot, const int32_t *tokens, int count,
                             int position, int first_block)

@@ -74,7 +74,7 @@ static void make_logits(float *logits, int vocabulary, int rows, uint64_t seed)
                     seed + (uint64_t)r);
 }
 
-/* ---- tests --------------------------------------------------------------------------------------- */
+/* ---- tests ----------------------------------------------------------------------------------- */
 
 /* From Random123's kat_vectors. */
 static void test_philox_known_answers(void **state)

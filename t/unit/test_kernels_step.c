@@ -59,8 +59,7 @@ static void each_kind(void (*test)(struct chain *chain))
     }
 }
 
-/* ---- tests
- * --------------------------------------------------------------------------------------- */
+/* ---- tests ----------------------------------------------------------------------------------- */
 
 static void test_kinds_and_options(void **state)
 {
@@ -255,7 +254,7 @@ static void the_pool_is_exported(struct chain *chain)
     assert_null(pd_buffer_host(buffer));
     assert_int_equal(pd_buffer_export(buffer, &export), PD_KERNEL_OK);
     assert_int_equal(export.kind, PD_EXPORT_MEMFD);
-    assert_int_equal(export.size, 10000);
+    assert_true(export.size >= 10000);
     assert_int_equal(ftruncate(export.fd, 4096), -1);
     memory = mmap(NULL, export.size, PROT_READ, MAP_SHARED, export.fd, 0);
     assert_true(memory != MAP_FAILED);

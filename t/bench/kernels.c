@@ -1,0 +1,378 @@
+/* What the cpu kernels reach: the whole step of a model shaped like SmolLM2-135M-Instruct Q4_1, with random
+ * weights, through kernels.h alone, beside what the machine can do at most in the same minute.
+ *
+ *     build/t/bench/kernels [threads [isa]]
+ *
+ * Prints a table to stderr and one line of JSON to stdout. Figures vary with the machine's mood: look
+ * at ratios, and at the barrier's nanoseconds, before comparing two runs. */
+#include <math.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "kernels/dtype.h"
+#include "kernels/kernels.h"
+#include "kernels/team.h"
+
+enum {
+    LAYERS = 30,
+    HIDDEN = 576,
+    FEED_FORWARD = 1536,
+    HEADS = 9,
+    KV_HEADS = 3,
+    HEAD_DIM = 64,
+    VOCABULARY = 49152,
+    MAX_TOKENS = 512,
+    MAX_SEQS = 16,
+    MAX_LEN = 2048,
+    BLOCK_SIZE = 16,
+};
+
+static double clock_seconds(clockid_t clock)
+{
+    struct timespec time;
+
+    clock_gettime(clock, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+static double now(void)
+{
+    return clock_seconds(CLOCK_MONOTONIC);
+}
+
+static void check(struct pd_device *device, int status)
+{
+    if (status == PD_KERNEL_OK)
+        return;
+    fprintf(stderr, "kernels: %s\n", pd_device_error(device));
+    exit(1);
+}
+
+/* ---- a model of random weights --------------------------------------------------------------- */
+
+struct model {
+    struct pd_device *device;
+    struct pd_kv_pool pool;
+    struct pd_graph *graph;
+};
+
+static uint64_t random_state = 1;
+
+static uint64_t next_random(void)
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return random_state;
+}
+
+/* Random bytes with the scales of a trained matrix. */
+static void *matrix(enum pd_dtype type, int rows, int cols)
+{
+    size_t blocks = (size_t)rows * (size_t)(cols / pd_dtype_block(type));
+    size_t size = (size_t)pd_dtype_bytes(type);
+    uint8_t *data = malloc(blocks * size);
+    uint16_t d = pd_f16_of_float(type == PD_Q8_0 ? 0.0003f : 0.01f), m = pd_f16_of_float(-0.075f);
+
+    for (size_t i = 0; i < blocks; i++) {
+        for (size_t j = 0; j < size; j += 2) {
+            uint16_t bits = (uint16_t)(next_random() >> 20);
+            memcpy(data + i * size + j, &bits, 2);
+        }
+        memcpy(data + i * size, &d, 2);
+        if (type == PD_Q4_1)
+            memcpy(data + i * size + 2, &m, 2);
+    }
+    return data;
+}
+
+static struct pd_weight *weight(struct pd_device *device, enum pd_weight_layout layout,
+                                enum pd_dtype type, int rows, int cols)
+{
+    int count = layout == PD_WEIGHT_GATE_UP ? 2 : 1;
+    struct pd_weight_source sources[2];
+    struct pd_weight *out;
+
+    for (int i = 0; i < count; i++)
+        sources[i] = (struct pd_weight_source){matrix(type, rows, cols), type, rows};
+    check(device, pd_weight_create(device, layout, cols, sources, count, rows == VOCABULARY, &out));
+    for (int i = 0; i < count; i++)
+        free((void *)sources[i].data);
+    return out;
+}
+
+static struct pd_weight *ones(struct pd_device *device)
+{
+    float values[HIDDEN];
+    struct pd_weight_source source = {values, PD_F32, 1};
+    struct pd_weight *out;
+
+    for (int i = 0; i < HIDDEN; i++)
+        values[i] = 1;
+    check(device, pd_weight_create(device, PD_WEIGHT_ROWS, HIDDEN, &source, 1, false, &out));
+    return out;
+}
+
+static struct pd_tensor tensor(struct pd_device *device, int rows, int cols)
+{
+    struct pd_tensor out;
+
+    check(device, pd_tensor_create(device, rows, cols, &out));
+    return out;
+}
+
+static void record(struct model *model, const struct pd_attention_shape *shape)
+{
+    struct pd_device *device = model->device;
+    struct pd_weight *table = weight(device, PD_WEIGHT_ROWS, PD_Q8_0, VOCABULARY, HIDDEN);
+    struct pd_tensor x = tensor(device, MAX_TOKENS, HIDDEN),
+                     normed = tensor(device, MAX_TOKENS, HIDDEN);
+    struct pd_tensor qkv = tensor(device, MAX_TOKENS, (HEADS + 2 * KV_HEADS) * HEAD_DIM);
+    struct pd_tensor attended = tensor(device, MAX_TOKENS, HEADS * HEAD_DIM);
+    struct pd_tensor gated = tensor(device, MAX_TOKENS, FEED_FORWARD);
+    struct pd_tensor last = tensor(device, MAX_SEQS, HIDDEN),
+                     logits = tensor(device, MAX_SEQS, VOCABULARY);
+    struct pd_graph *graph;
+
+    check(device, pd_graph_begin(device, &graph));
+    pd_op_embed(graph, table, x);
+    for (int layer = 0; layer < LAYERS; layer++) {
+        pd_op_rmsnorm(graph, x, ones(device), 1e-5f, false, normed);
+        pd_op_matmul(graph, weight(device, PD_WEIGHT_ROWS, PD_Q4_1, qkv.cols, HIDDEN), normed, NULL,
+                     PD_EPILOGUE_NONE, false, qkv);
+        pd_op_rope_store(graph, qkv, shape, &model->pool, layer);
+        pd_op_attention(graph, qkv, shape, &model->pool, layer, attended);
+        pd_op_matmul(graph, weight(device, PD_WEIGHT_ROWS, PD_Q4_1, HIDDEN, HIDDEN), attended, NULL,
+                     PD_EPILOGUE_ADD, false, x);
+        pd_op_rmsnorm(graph, x, ones(device), 1e-5f, false, normed);
+        pd_op_matmul(graph, weight(device, PD_WEIGHT_GATE_UP, PD_Q4_1, FEED_FORWARD, HIDDEN),
+                     normed, NULL, PD_EPILOGUE_SWIGLU, false, gated);
+        pd_op_matmul(graph, weight(device, PD_WEIGHT_ROWS, PD_Q4_1, HIDDEN, FEED_FORWARD), gated,
+                     NULL, PD_EPILOGUE_ADD, false, x);
+        pd_op_publish(graph, layer + 1);
+    }
+    pd_op_gather(graph, x, last);
+    pd_op_matmul(graph, table, last, NULL, PD_EPILOGUE_NONE, true, logits);
+    pd_op_sample(graph, logits);
+    check(device, pd_graph_end(graph));
+    model->graph = graph;
+}
+
+static void open_model(struct model *model, int threads, const char *isa, enum pd_dtype kv)
+{
+    struct pd_device_options options = {.kind = "cpu",
+                                        .threads = threads,
+                                        .isa = isa,
+                                        .max_tokens = MAX_TOKENS,
+                                        .max_seqs = MAX_SEQS,
+                                        .max_model_len = MAX_LEN,
+                                        .block_size = BLOCK_SIZE,
+                                        .vocabulary = VOCABULARY};
+    float frequency[HEAD_DIM / 2];
+    struct pd_attention_shape shape = {.heads = HEADS,
+                                       .kv_heads = KV_HEADS,
+                                       .head_dim = HEAD_DIM,
+                                       .rope_dim = HEAD_DIM,
+                                       .rope_style = PD_ROPE_INTERLEAVED,
+                                       .inverse_frequency = frequency,
+                                       .attention_factor = 1,
+                                       .scale = 0.125f};
+    char error[256];
+
+    if (pd_device_open(&options, &model->device, error, sizeof(error)) != PD_KERNEL_OK) {
+        fprintf(stderr, "kernels: %s\n", error);
+        exit(1);
+    }
+    for (int i = 0; i < HEAD_DIM / 2; i++)
+        frequency[i] = powf(100000, -2.0f * (float)i / HEAD_DIM);
+    model->pool = (struct pd_kv_pool){.layers = LAYERS,
+                                      .kv_heads = KV_HEADS,
+                                      .block_size = BLOCK_SIZE,
+                                      .head_dim = HEAD_DIM,
+                                      .blocks = MAX_SEQS * MAX_LEN / BLOCK_SIZE,
+                                      .type = kv};
+    check(model->device, pd_buffer_create(model->device, PD_BUFFER_KV,
+                                          pd_kv_pool_bytes(&model->pool), &model->pool.buffer));
+    record(model, &shape);
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+static void add_sequence(struct pd_step *step, int s, int rows, int position)
+{
+    int first = step->tokens;
+
+    for (int i = 0; i < rows; i++) {
+        step->token[first + i] = (int32_t)(next_random() % VOCABULARY);
+        step->position[first + i] = position + i;
+        step->sequence[first + i] = s;
+        step->kv_slot[first + i] = s * MAX_LEN + position + i;
+    }
+    step->tokens += rows;
+    step->slot[s] = s;
+    step->first[s] = first;
+    step->length[s] = rows;
+    step->context[s] = position + rows;
+    for (int b = 0; b < MAX_LEN / BLOCK_SIZE; b++)
+        step->blocks[s * step->max_blocks + b] = s * MAX_LEN / BLOCK_SIZE + b;
+    step->sample_row[s] = step->tokens - 1;
+    step->sample_slot[s] = s;
+    step->sample[s] = (struct pd_sample_params){.top_p = 1, .repetition = 1};
+    step->sequences = step->samples = s + 1;
+}
+
+/* Median seconds of a step of `sequences` sequences, `rows` new tokens each after `position` others. *cpu is
+ * the least processor time of one: on a busy machine, that with one thread tells more. */
+static double time_step(struct model *model, int sequences, int rows, int position, double *cpu)
+{
+    enum { RUNS = 15 };
+    double seconds[RUNS], budget = now() + 3;
+    int runs = 0;
+
+    *cpu = 1e9;
+    while (runs < RUNS && (runs < 3 || now() < budget)) {
+        struct pd_step *step;
+        double before, used;
+        int i = runs++;
+
+        check(model->device, pd_step_acquire(model->device, &step));
+        for (int s = 0; s < sequences; s++)
+            add_sequence(step, s, rows, position);
+        used = clock_seconds(CLOCK_PROCESS_CPUTIME_ID);
+        before = now();
+        check(model->device, pd_graph_launch(model->graph, step));
+        check(model->device, pd_step_wait(model->device, step->number, -1));
+        before = now() - before;
+        used = clock_seconds(CLOCK_PROCESS_CPUTIME_ID) - used;
+        *cpu = used < *cpu ? used : *cpu;
+        for (; i > 0 && seconds[i - 1] > before; i--)
+            seconds[i] = seconds[i - 1];
+        seconds[i] = before;
+    }
+    return seconds[runs / 2];
+}
+
+/* ---- what the machine can do ----------------------------------------------------------------- */
+
+struct limits {
+    struct pd_team *team;
+    float *memory; /* [threads][floats] */
+    size_t floats;
+    uint64_t sink[64];
+};
+
+enum { BARRIERS = 2000 };
+
+static void barrier_job(void *context, int thread)
+{
+    (void)thread;
+    for (int i = 0; i < BARRIERS; i++)
+        pd_team_barrier(((struct limits *)context)->team);
+}
+
+/* Sixteen bytes a load, eight sums: the memory is the limit, not the adding. */
+static void read_job(void *context, int thread)
+{
+    typedef uint64_t pair __attribute__((vector_size(16)));
+    struct limits *limits = context;
+    const pair *at = (const pair *)(limits->memory + (size_t)thread * limits->floats);
+    pair sums[8] = {{0}};
+
+    for (size_t i = 0; i < limits->floats / 4; i += 8) {
+        for (int j = 0; j < 8; j++)
+            sums[j] += at[i + (size_t)j];
+    }
+    for (int j = 1; j < 8; j++)
+        sums[0] += sums[j];
+    limits->sink[thread % 64] = sums[0][0] + sums[0][1];
+}
+
+static double best_of(struct limits *limits, pd_team_job *job)
+{
+    double best = 1e9;
+
+    for (int i = 0; i < 7; i++) {
+        double before = now(), after;
+
+        pd_team_run(limits->team, job, limits);
+        after = now();
+        if (after - before < best)
+            best = after - before;
+    }
+    return best;
+}
+
+/* Sets the read bandwidth in GB/s; returns the nanoseconds of a barrier. */
+static double measure_limits(int threads, double *bandwidth)
+{
+    struct limits limits = {.team = pd_team_create(threads), .floats = (size_t)16 << 20};
+    size_t floats = (size_t)threads * limits.floats;
+    double barrier;
+
+    limits.memory = malloc(floats * sizeof(float));
+    if (limits.team == NULL || limits.memory == NULL)
+        exit(1);
+    for (size_t i = 0; i < floats; i++)
+        limits.memory[i] = 1;
+    *bandwidth = 1e-9 * (double)(floats * sizeof(float)) / best_of(&limits, read_job);
+    barrier = 1e9 * best_of(&limits, barrier_job) / BARRIERS;
+    free(limits.memory);
+    pd_team_destroy(limits.team);
+    return barrier;
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+int main(int count, char **arguments)
+{
+    static const struct {
+        const char *name;
+        int sequences, rows, position;
+    } cases[] = {
+        {"decode 1", 1, 1, 16},
+        {"decode 1 after 1024", 1, 1, 1024},
+        {"decode 4", 4, 1, 128},
+        {"decode 8", 8, 1, 128},
+        {"decode 16", 16, 1, 128},
+        {"decode 16 after 1024", 16, 1, 1024},
+        {"prefill 64", 1, 64, 0},
+        {"prefill 512", 1, 512, 0},
+        {"prefill 512 after 1024", 1, 512, 1024},
+    };
+    const double matmul = LAYERS * (960.0 * 576 + 576.0 * 576 + 3.0 * 1536 * 576),
+                 head = 49152.0 * 576;
+    const double weight_bytes = matmul * 20 / 32 + head * 34 / 32;
+    int threads = count > 1 ? atoi(arguments[1]) : 2;
+    struct pd_device_info info;
+    double bandwidth, barrier;
+    struct model model;
+
+    open_model(&model, threads, count > 2 ? arguments[2] : "auto", PD_F16);
+    pd_device_describe(model.device, &info);
+    barrier = measure_limits(threads, &bandwidth);
+    fprintf(stderr, "%s; barrier %.0f ns, memory read %.1f GB/s\n", info.name, barrier, bandwidth);
+    fprintf(stderr, "%-24s %10s %10s %10s %10s %12s\n", "", "cpu ms", "ms", "tok/s", "GFLOP/s",
+            "weights GB/s");
+    printf("{\"bench\": \"kernels\", \"figures\": [");
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        int tokens = cases[i].sequences * cases[i].rows;
+        double cpu,
+            seconds = time_step(&model, cases[i].sequences, cases[i].rows, cases[i].position, &cpu);
+        double flops = 2 * (matmul * tokens + head * cases[i].sequences);
+        double read = 1e-9 * weight_bytes / seconds;
+
+        fprintf(stderr, "%-24s %10.3f %10.3f %10.1f %10.1f %12.2f\n", cases[i].name, 1e3 * cpu,
+                1e3 * seconds, tokens / seconds, 1e-9 * flops / seconds, read);
+        printf("%s{\"name\": \"%s\", \"unit\": \"tok/s\", \"value\": %.1f, \"peer\": \"memory read "
+               "bandwidth\", "
+               "\"peer_value\": %.1f, \"ratio\": %.3f, \"better\": \"higher\", \"goal\": null}",
+               i > 0 ? ", " : "", cases[i].name, tokens / seconds,
+               tokens * bandwidth / (1e-9 * weight_bytes), read / bandwidth);
+    }
+    printf("]}\n");
+    pd_device_close(model.device);
+    return 0;
+}
