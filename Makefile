@@ -161,7 +161,7 @@ test: venv model
 	    build='$(PARALLEL) all unit' \
 	    unit='$(MAKES) check-unit' \
 	    module='$(MAKES) check-module' \
-	    link='$(MAKES) check-link check-pair' \
+	    link='$(MAKES) check-link check-worker check-pair' \
 	    oracle='$(MAKES) check-oracle' \
 	    cuda='$(MAKES) test-cuda' \
 	    e2e='$(MAKES) check-e2e' \
@@ -169,10 +169,12 @@ test: venv model
 	    newer-nginx='$(PARALLEL) $(NEWER) module && $(MAKES) $(NEWER) check-module' \
 	    asan-build='$(PARALLEL) $(ASAN) all unit' \
 	    asan-unit='$(MAKES) $(ASAN) check-unit' \
+	    asan-link='$(MAKES) $(ASAN) check-link check-worker' \
 	    asan-module='$(MAKES) $(ASAN) check-module' \
 	    asan-e2e='$(MAKES) $(ASAN) check-e2e-short' \
 	    tsan-build='$(PARALLEL) $(TSAN) worker unit && $(MAKES) BUILD=build/tsan SANITIZER= module' \
 	    tsan-unit='$(MAKES) $(TSAN) check-unit' \
+	    tsan-link='$(MAKES) $(TSAN) check-link check-worker' \
 	    tsan-e2e='$(MAKES) $(TSAN) check-e2e-worker' \
 	    fuzz='$(MAKES) check-fuzz' \
 	    package='t/package'

@@ -12,11 +12,13 @@ check-link: $(BUILD)/t/link/fake_worker venv
 	    build/venv/bin/python t/link/test_link.py
 
 # The whole worker on the real model: its life as a process, and the same answers from one and from a pair.
-.PHONY: check-worker
-check-worker: worker venv model
-	export TSAN_OPTIONS="suppressions=$(CURDIR)/t/tsan.suppressions $$TSAN_OPTIONS" PD_BUILD=$(BUILD); \
-	    build/venv/bin/python t/link/test_worker.py $(LINK_MODEL) && \
-	    build/venv/bin/python t/link/pair.py $(LINK_MODEL)
+.PHONY: check-worker check-pair
+check-worker check-pair: worker venv model
+check-worker: LINK_SCRIPT := t/link/test_worker.py
+check-pair: LINK_SCRIPT := t/link/pair.py
+check-worker check-pair:
+	TSAN_OPTIONS="suppressions=$(CURDIR)/t/tsan.suppressions $$TSAN_OPTIONS" PD_BUILD=$(BUILD) \
+	    build/venv/bin/python $(LINK_SCRIPT) $(LINK_MODEL)
 
 LINK_MODEL := build/model/SmolLM2-135M-Instruct.Q4_1.gguf
 

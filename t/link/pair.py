@@ -16,13 +16,13 @@ from rig import (BUILD, DECODE, DIRECT, PREFILL, Frontend, Process, part_message
 # A sanitized build computes a hundred times slower: the same ways, with less to compute on each.
 SANITIZED = os.path.basename(BUILD) != "build"
 STEP = ["--max-num-batched-tokens", "64", "--max-num-seqs", "16"] if SANITIZED else []
-MAX_TOKENS = 6 if SANITIZED else 24
+MAX_TOKENS, FOXES = (6, 10) if SANITIZED else (24, 60)
 
 PROMPTS = [
     [("user", "What is the capital of France?")],
     [("system", "You answer in one line."), ("user", "Write a C function that adds two numbers.")],
     [("user", "用一句话介绍你自己。"), ("assistant", "我是一个助手。"), ("user", "🙂 and in English?")],
-    [("user", "Summarise this: " + "the quick brown fox jumps over the lazy dog; " * (10 if SANITIZED else 60))],
+    [("user", "Summarise this: " + "the quick brown fox jumps over the lazy dog; " * FOXES)],
 ]
 
 
@@ -36,7 +36,7 @@ class Worker(Process):
                          stderr=self.log)
         self.name = name
         wait_for(f"{name} to be ready", lambda: os.path.exists(port_file) or
-                 self.child.poll() is not None, 60)
+                 self.child.poll() is not None)
         with open(port_file, encoding="ascii") as file:
             self.address = f"127.0.0.1:{int(file.read())}"
 
