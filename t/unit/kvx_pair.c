@@ -222,6 +222,16 @@ static void record(struct kvx_worker *worker, const struct kvx_event *event)
     if (worker->event_count < KVX_EVENTS)
         worker->events[worker->event_count++] = *event;
     pthread_cond_broadcast(&worker->net->changed);
+    while (worker->stuck)
+        pthread_cond_wait(&worker->net->changed, &worker->net->lock);
+    pthread_mutex_unlock(&worker->net->lock);
+}
+
+void kvx_stick(struct kvx_worker *worker, bool stuck)
+{
+    pthread_mutex_lock(&worker->net->lock);
+    worker->stuck = stuck;
+    pthread_cond_broadcast(&worker->net->changed);
     pthread_mutex_unlock(&worker->net->lock);
 }
 

@@ -45,6 +45,7 @@ struct kvx_worker {
 
     struct kvx_event *events;
     size_t event_count;
+    bool stuck; /* its thread waits in the next callback of the engine until this is false again */
 };
 
 /* One control stream. */
@@ -91,6 +92,8 @@ void kvx_free(struct kvx_worker *worker);
 
 /* Waits for an event that no earlier call took; fails the test after 20 s. */
 struct kvx_event kvx_expect(struct kvx_worker *worker, enum kvx_event_kind kind, uint64_t id);
+/* Makes the worker's thread wait in its next callback, or lets it go. */
+void kvx_stick(struct kvx_worker *worker, bool stuck);
 /* How many such events there have been so far. */
 size_t kvx_count(struct kvx_worker *worker, enum kvx_event_kind kind, uint64_t id);
 

@@ -1,134 +1,7 @@
-/* Peers that lie, stammer or knock at the wrong door, on real connections. What they may achieve is the end
- * of their own link: never a crash, never a byte in a block that is not theirs, never another's link. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-#include <arpa/inet.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <netinet/in.h>
-#include <poll.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-
-#include <cmocka.h>
-
-#include "t/unit/kvx_pair.h"
-#include "worker/kvx/messages.h"
-
-/* What the tap sees of the source's hello, and what it makes of it. */
-struct tapped {
-    struct pd_source_hello hello;
-    bool seen;
-    const char *other_address; /* put in place of the data address */
-};
-
-static bool tap(void *context, bool to_source, uint8_t **bytes, size_t *length)
-{
-    struct tapped *tapped = context;
-    struct pd_from_source message;
-
-    if (to_source || pd_from_source_unpack(*bytes, *length, 16384, &message, NULL) != PD_OK)
-        return true;
-    if (message.kind == PD_FROM_SOURCE_HELLO) {
-        tapped->hello = message.hello;
-        tapped->seen = true;
-        if (tapped->other_address) {
-            strcpy(message.hello.data_address, tapped->other_address);
-            free(*bytes);
-            *bytes = pd_from_source_pack(&message, length);
-        }
-    }
-    pd_from_source_clear(&message);
-    return true;
-}
-
-struct pair {
-    struct kvx_net net;
-    struct kvx_worker *source, *reader;
-    struct tapped tapped;
-    struct kvx_prompt
-        prompt; /* generation 1, 8 blocks, claimed by fetch 1 once begin() is through */
-};
-
-static const int32_t blocks[8] = {30, 31, 32, 33, 34, 35, 36, 37};
-
-static void quick(struct pd_kvx_options *options)
-{
-    options->silence_ms = 400;
-}
-
-static void open_pair(struct pair *pair, const char *transport)
-{
-    memset(pair, 0, sizeof(*pair));
-    kvx_net_init(&pair->net);
-    pair->net.tap = tap;
-    pair->net.tap_context = &pair->tapped;
-    pair->source = kvx_start(&pair->net, "p0", transport, &kvx_small, quick);
-    pair->reader = kvx_start(&pair->net, "d0", transport, &kvx_small, quick);
-}
-
-static void fetch(struct pair *pair, uint64_t generation)
-{
-    struct pd_ticket ticket;
-
-    kvx_prompt_init(&pair->prompt, pair->source, generation, 64, NULL, 0);
-    assert_int_equal(kvx_offer(pair->source, &pair->prompt, 1), PD_OK);
-    kvx_ticket(pair->source, &pair->prompt, &ticket);
-    assert_int_equal(pd_kvx_fetch(pair->reader->kvx, generation, &ticket), PD_OK);
-}
-
-static void begin(struct pair *pair, const char *transport)
-{
-    open_pair(pair, transport);
-    fetch(pair, 1);
-    kvx_expect(pair->reader, KVX_CLAIMED, 1);
-    assert_true(pair->tapped.seen);
-}
-
-/* The honest reader gets its prompt all the same. */
-static void finish(struct pair *pair)
-{
-    pd_kvx_fetch_want(pair->reader->kvx, 1, 0, blocks, 8);
-    pd_kvx_complete(pair->source->kvx, 1, 4711, 0, 0);
-    kvx_expect(pair->reader, KVX_COMPLETE, 1);
-    kvx_assert_only(pair->reader, &pair->prompt, 0, blocks);
-    kvx_expect(pair->source, KVX_RELEASED, 1);
-    kvx_net_free(&pair->net);
-}
-
-/* Both workers go on: another fetch, over another link, goes through. */
-static void go_on(struct pair *pair)
-{
-    kvx_junk(pair->reader);
-    fetch(pair, 2);
-    kvx_expect(pair->reader, KVX_CLAIMED, 2);
-    pd_kvx_fetch_want(pair->reader->kvx, 2, 0, blocks, 8);
-    pd_kvx_complete(pair->source->kvx, 2, 4711, 0, 0);
-    kvx_expect(pair->reader, KVX_COMPLETE, 2);
-    kvx_assert_only(pair->reader, &pair->prompt, 0, blocks);
-    kvx_net_free(&pair->net);
-}
-
-/* The same after a link that never came up: it is not tried again for 100 ms. */
-static void go_on_after_a_pause(struct pair *pair)
-{
-    usleep(110 * 1000);
-    go_on(pair);
-}
-
-/* The link has died with everything on it, and that is all. */
-static void recover(struct pair *pair)
-{
-    kvx_expect(pair->reader, KVX_CLOSED, 1);
-    kvx_expect(pair->source, KVX_RELEASED, 1);
-    go_on(pair);
-}
+/* Peers that lie, stammer or knock at the wrong door, over the control stream and over tcp. What they may
+ * achieve is the end of their own link: never a crash, never a byte in a block that is not theirs, never
+ * another's link. */
+#include "t/unit/kvx_victims.h"
 
 /* ---- control bytes -------------------------------------------------------------------------- */
 
@@ -152,17 +25,38 @@ static void garbage_to_the_reader_ends_the_link(void **state)
     recover(&pair);
 }
 
+/* The source's thread is busy elsewhere; meanwhile a reader sends 48 MiB of well-formed nothing. */
 static void flood_ends_the_link(void **state)
 {
-    size_t length = 40 << 20;
-    uint8_t *bytes = calloc(length, 1);
+    enum { LENGTH = 8000 };
+    static uint8_t padding[LENGTH] = {0x7a, (uint8_t)((LENGTH - 3) | 0x80), (LENGTH - 3) >> 7};
+    struct kvx_prompt other;
     struct pair pair;
 
     (void)state;
     begin(&pair, "tcp");
-    pd_kvx_receive(pair.source->kvx, pair.net.links[0].source_id, bytes, length);
-    free(bytes);
+    kvx_prompt_init(&other, pair.source, 9, 64, NULL, 20);
+    assert_int_equal(kvx_offer(pair.source, &other, 1), PD_OK);
+    kvx_stick(pair.source, true);
+    pd_kvx_revoke(pair.source->kvx, 9, "");
+    kvx_expect(pair.source, KVX_RELEASED, 9);
+    for (size_t sent = 0; sent < 48 << 20; sent += LENGTH)
+        pd_kvx_receive(pair.source->kvx, pair.net.links[0].source_id, padding, LENGTH);
+    kvx_stick(pair.source, false);
     recover(&pair);
+}
+
+/* The same much slower is no flood. */
+static void well_formed_nothing_is_read(void **state)
+{
+    static const uint8_t padding[] = {0x7a, 0x01, 0x00};
+    struct pair pair;
+
+    (void)state;
+    begin(&pair, "tcp");
+    for (int i = 0; i < 1000; i++)
+        pd_kvx_receive(pair.source->kvx, pair.net.links[0].source_id, padding, sizeof(padding));
+    finish(&pair);
 }
 
 static void messages_of_unknown_links_are_ignored(void **state)
@@ -204,15 +98,6 @@ static void assert_closed(int fd)
         got = recv(fd, bytes, sizeof(bytes), 0);
     } while (got > 0);
     close(fd);
-}
-
-static void say_hello(int fd, const char *magic, uint64_t key)
-{
-    uint8_t hello[16];
-
-    memcpy(hello, magic, 8);
-    memcpy(hello + 8, &key, 8); /* this machine's order is the wire's */
-    assert_int_equal(send(fd, hello, sizeof(hello), MSG_NOSIGNAL), sizeof(hello));
 }
 
 static void wrong_key_is_hung_up_on(void **state)
@@ -340,45 +225,138 @@ static void half_a_request_ends_the_link(void **state)
     recover(&pair);
 }
 
-/* A reader that releases while it has a long read under way must not see what comes next into the blocks:
- * the link ends. Its receive window is full by then. */
+/* ---- bytes under way when a ticket ends ------------------------------------------------------ */
+
+enum { LONG_BLOCKS = 50, SLOW_WINDOW = 1 << 17 };
+
+/* The source's end of this connection: it is in this process. */
+static int other_end(int fd)
+{
+    struct sockaddr_in mine, peer;
+    socklen_t length = sizeof(mine);
+
+    getsockname(fd, (struct sockaddr *)&mine, &length);
+    for (int other = 0; other < 1024; other++) {
+        length = sizeof(peer);
+        if (other != fd && getpeername(other, (struct sockaddr *)&peer, &length) == 0 &&
+            peer.sin_family == AF_INET && peer.sin_port == mine.sin_port)
+            return other;
+    }
+    fail_msg("no other end");
+    return -1;
+}
+
+/* A claimed and ready ticket of 50 blocks, and a data connection of its link that does not read. */
+static int begin_slow(struct pair *pair)
+{
+    struct timeval patience = {.tv_sec = 20};
+    struct pd_ticket ticket;
+    char ack[8];
+    int fd, window = SLOW_WINDOW, small = 4096;
+
+    open_pair(pair, "tcp");
+    kvx_prompt_init(&pair->prompt, pair->source, 1, LONG_BLOCKS * 8, NULL, 0);
+    assert_int_equal(kvx_offer(pair->source, &pair->prompt, 1), PD_OK);
+    pd_kvx_ready(pair->source->kvx, 1, LONG_BLOCKS * 8);
+    kvx_ticket(pair->source, &pair->prompt, &ticket);
+    assert_int_equal(pd_kvx_fetch(pair->reader->kvx, 1, &ticket), PD_OK);
+    kvx_expect(pair->reader, KVX_CLAIMED, 1);
+    fd = knock(pair);
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &window, sizeof(window));
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    say_hello(fd, "pdkvdat1", pair->tapped.hello.link_key);
+    assert_int_equal(recv(fd, ack, sizeof(ack), MSG_WAITALL), sizeof(ack));
+    setsockopt(other_end(fd), SOL_SOCKET, SO_SNDBUF, &small, sizeof(small));
+    return fd;
+}
+
+/* Asks for the same `blocks` blocks `ranges` times over. */
+static void ask_for(int fd, uint32_t ranges, uint32_t count)
+{
+    struct range many[256];
+    uint8_t bytes[8192];
+    size_t length;
+
+    for (size_t i = 0; i < 256; i++)
+        many[i] = (struct range){0, count * 256};
+    length = request_bytes(bytes, 1, ranges, many, ranges);
+    assert_int_equal(send(fd, bytes, length, MSG_NOSIGNAL), length);
+}
+
+/* Reads to the end, which must be a reset. Returns the bytes; fails if a run of the junk that the source
+ * has put into its pool since is among them. */
+static size_t read_to_the_reset(int fd)
+{
+    static uint8_t bytes[65536];
+    size_t total = 0, run = 0;
+    ssize_t got;
+
+    while ((got = recv(fd, bytes, sizeof(bytes), 0)) > 0) {
+        for (ssize_t i = 0; i < got; i++) {
+            run = bytes[i] == 0xee ? run + 1 : 0;
+            assert_true(run < 64);
+        }
+        total += (size_t)got;
+    }
+    assert_int_equal(got, -1);
+    assert_int_equal(errno, ECONNRESET);
+    close(fd);
+    return total;
+}
+
+/* A reader that releases while a read of its own is under way gets no byte of what comes into the blocks
+ * next: the link ends instead (21). */
 static void release_in_mid_read_ends_the_link(void **state)
 {
-    struct pair pair;
     struct pd_to_source release = {.kind = PD_TO_SOURCE_RELEASE, .generation = 1};
-    uint8_t bytes[8192], *message;
-    struct range ranges[256];
-    size_t length, total = 0;
-    int fd, small = 1 << 17;
+    struct pair pair;
+    size_t length;
+    uint8_t *message;
+    int fd;
 
     (void)state;
-    begin(&pair, "tcp");
-    pd_kvx_ready(pair.source->kvx, 1, 64);
-    fd = knock(&pair);
-    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
-    say_hello(fd, "pdkvdat1", pair.tapped.hello.link_key);
-    assert_int_equal(recv(fd, bytes, 8, MSG_WAITALL), 8);
-    for (size_t i = 0; i < 256; i++)
-        ranges[i] = (struct range){0, 8 * 256};
-    length = request_bytes(bytes, 1, 256, ranges, 256);
-    for (int i = 0; i < 20; i++) /* 10 MiB of answers that are not taken */
-        assert_int_equal(send(fd, bytes, length, MSG_NOSIGNAL), length);
+    fd = begin_slow(&pair);
+    ask_for(fd, 80, LONG_BLOCKS); /* 1 MB: far more than both sockets hold */
     usleep(20000);
     message = pd_to_source_pack(&release, &length);
     pd_kvx_receive(pair.source->kvx, pair.net.links[0].source_id, message, length);
     free(message);
     kvx_expect(pair.source, KVX_RELEASED, 1);
-    for (;;) { /* take what comes: it must end before all of it has come */
-        ssize_t got = recv(fd, bytes, sizeof(bytes), 0);
-
-        if (got <= 0)
-            break;
-        total += (size_t)got;
-    }
-    assert_true(total < (size_t)20 * (8 + 256 * 8 * 256));
-    close(fd);
+    kvx_junk(pair.source); /* the engine uses its blocks again */
+    assert_true(read_to_the_reset(fd) < 80u * LONG_BLOCKS * 256);
     kvx_expect(pair.reader, KVX_CLOSED, 1);
     kvx_net_free(&pair.net);
+}
+
+/* The link is lost while an answer lies in the socket's buffers: they are thrown away (16). */
+static void lost_link_resets_its_connections(void **state)
+{
+    struct pair pair;
+    int fd;
+
+    (void)state;
+    fd = begin_slow(&pair);
+    ask_for(fd, 80, LONG_BLOCKS);
+    usleep(20000);
+    kvx_cut(&pair.net);
+    kvx_expect(pair.source, KVX_RELEASED, 1);
+    kvx_junk(pair.source);
+    assert_true(read_to_the_reset(fd) < 80u * LONG_BLOCKS * 256);
+    kvx_expect(pair.reader, KVX_CLOSED, 1);
+    kvx_net_free(&pair.net);
+}
+
+/* One request asks for more than a read may be long. */
+static void too_long_a_read_ends_the_link(void **state)
+{
+    struct pair pair;
+    int fd;
+
+    (void)state;
+    fd = begin_slow(&pair);
+    ask_for(fd, 82, LONG_BLOCKS); /* a little over 1 MiB */
+    assert_int_equal(read_to_the_reset(fd), 0);
+    recover(&pair);
 }
 
 /* ---- sources that answer what was not asked --------------------------------------------------- */
@@ -413,6 +391,12 @@ static int take_caller(int listener, bool welcome)
     return fd;
 }
 
+/* What the engine hears of each. */
+static const char *const heard[] = {
+    "did not accept",    "did not accept",    "answered what was not asked", "answered what was",
+    "answered what was", "answered what was", "answered what was",           "no progress",
+};
+
 enum lie { NO_ACK, WRONG_ACK, WRONG_ID, TOO_LONG, TOO_SHORT, CUT_SHORT, UNASKED, SILENT };
 
 static void answer(int fd, enum lie lie)
@@ -439,6 +423,7 @@ static void answer(int fd, enum lie lie)
 static void lie_to_the_reader(enum lie lie)
 {
     struct pair pair;
+    struct kvx_event event;
     char address[32];
     int listener = listen_tcp(address), first, second;
     uint8_t request[8192];
@@ -463,7 +448,10 @@ static void lie_to_the_reader(enum lie lie)
             answer(first, lie);
         }
     }
-    assert_false(kvx_expect(pair.reader, KVX_CLOSED, 1).cancelled);
+    event = kvx_expect(pair.reader, KVX_CLOSED, 1);
+    assert_false(event.cancelled);
+    if (!strstr(event.why, heard[lie]))
+        fail_msg("'%s' does not say '%s'", event.why, heard[lie]);
     for (int32_t block = 0; block < 64; block++) {
         const uint8_t *at = pair.reader->pool + block * 256;
 
@@ -513,328 +501,23 @@ static void unreachable_data_address_fails_the_fetch(void **state)
     }
 }
 
-/* ---- shared memory --------------------------------------------------------------------------- */
-
-static socklen_t abstract_name(struct sockaddr_un *address, const char *name)
-{
-    memset(address, 0, sizeof(*address));
-    address->sun_family = AF_UNIX;
-    memcpy(address->sun_path + 1, name, strlen(name));
-    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name));
-}
-
-static int knock_shm(const struct pair *pair)
-{
-    struct timeval patience = {.tv_sec = 20};
-    struct sockaddr_un address;
-    socklen_t length = abstract_name(&address, pair->tapped.hello.data_address);
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-
-    assert_int_equal(connect(fd, (struct sockaddr *)&address, length), 0);
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-    return fd;
-}
-
-static void strangers_do_not_get_the_mapping(void **state)
-{
-    struct pair pair;
-    char byte;
-    int fd;
-
-    (void)state;
-    begin(&pair, "shm");
-    fd = knock_shm(&pair);
-    say_hello(fd, "pdkvshm1", pair.tapped.hello.link_key ^ 1);
-    assert_int_equal(recv(fd, &byte, 1, 0), 0);
-    close(fd);
-    fd = knock_shm(&pair);
-    say_hello(fd, "pdkvdat1", pair.tapped.hello.link_key);
-    assert_int_equal(recv(fd, &byte, 1, 0), 0);
-    close(fd);
-    fd = knock_shm(&pair); /* the right key, but its reader has the mapping already */
-    say_hello(fd, "pdkvshm1", pair.tapped.hello.link_key);
-    assert_int_equal(recv(fd, &byte, 1, 0), 0);
-    close(fd);
-    fd = knock_shm(&pair); /* and nothing: until the deadline */
-    assert_int_equal(recv(fd, &byte, 1, 0), 0);
-    close(fd);
-    finish(&pair);
-}
-
-static int receive_descriptor(int from)
-{
-    char magic[8], control[256];
-    struct iovec piece = {magic, sizeof(magic)};
-    struct msghdr message = {.msg_iov = &piece,
-                             .msg_iovlen = 1,
-                             .msg_control = control,
-                             .msg_controllen = sizeof(control)};
-    int fd = -1;
-
-    assert_int_equal(recvmsg(from, &message, 0), sizeof(magic));
-    assert_memory_equal(magic, "pdkvmap1", sizeof(magic));
-    assert_non_null(CMSG_FIRSTHDR(&message));
-    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(fd));
-    return fd;
-}
-
-static int listen_shm(const char *name)
-{
-    struct sockaddr_un address;
-    socklen_t length = abstract_name(&address, name);
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-
-    assert_int_equal(bind(fd, (struct sockaddr *)&address, length), 0);
-    assert_int_equal(listen(fd, 4), 0);
-    return fd;
-}
-
-/* The test takes the place of the reader at the source's door, while the reader waits at the test's. */
-static void mapping_can_only_be_read(void **state)
-{
-    int listener = listen_shm("pd-kvx-waiting-room"), reader, fd, mapping;
-    struct pair pair;
-
-    (void)state;
-    open_pair(&pair, "shm");
-    pair.tapped.other_address = "pd-kvx-waiting-room";
-    fetch(&pair, 1);
-    reader = accept(listener, NULL, NULL);
-    fd = knock_shm(&pair);
-    say_hello(fd, "pdkvshm1", pair.tapped.hello.link_key);
-    mapping = receive_descriptor(fd);
-    assert_true(fcntl(mapping, F_GET_SEALS) & F_SEAL_SHRINK);
-    assert_int_equal(fcntl(mapping, F_GETFL) & O_ACCMODE, O_RDONLY);
-    assert_ptr_equal(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, mapping, 0), MAP_FAILED);
-    close(mapping);
-    close(fd);
-    close(reader);
-    close(listener);
-    kvx_net_free(&pair.net);
-}
-
-enum mapping_lie { NO_DESCRIPTOR, TWO_DESCRIPTORS, UNSEALED, TOO_SMALL, NOT_MEMORY, WRONG_WORD };
-
-static int memory(size_t size, bool sealed)
-{
-    int fd = memfd_create("fake", MFD_ALLOW_SEALING | MFD_CLOEXEC);
-
-    assert_int_equal(ftruncate(fd, (off_t)size), 0);
-    if (sealed)
-        assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
-    return fd;
-}
-
-static void send_mapping(int to, enum mapping_lie lie, size_t size)
-{
-    union {
-        char bytes[CMSG_SPACE(2 * sizeof(int))];
-        struct cmsghdr align;
-    } control = {0};
-    struct iovec piece = {(void *)(uintptr_t)(lie == WRONG_WORD ? "pdkvmap2" : "pdkvmap1"), 8};
-    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1};
-    struct cmsghdr *rights;
-    int fds[2], count = lie == TWO_DESCRIPTORS ? 2 : 1;
-
-    fds[0] = lie == NOT_MEMORY ? open("/proc/self/exe", O_RDONLY)
-                               : memory(lie == TOO_SMALL ? size - 8 : size, lie != UNSEALED);
-    fds[1] = memory(8, true);
-    if (lie != NO_DESCRIPTOR) {
-        message.msg_control = control.bytes;
-        message.msg_controllen = CMSG_SPACE((size_t)count * sizeof(int));
-        rights = CMSG_FIRSTHDR(&message);
-        rights->cmsg_level = SOL_SOCKET;
-        rights->cmsg_type = SCM_RIGHTS;
-        rights->cmsg_len = CMSG_LEN((size_t)count * sizeof(int));
-        memcpy(CMSG_DATA(rights), fds, (size_t)count * sizeof(int));
-    }
-    assert_int_equal(sendmsg(to, &message, MSG_NOSIGNAL), 8);
-    close(fds[0]);
-    close(fds[1]);
-}
-
-/* The reader is sent to a liar's socket, and what it gets there is not its source's pool. */
-static void lie_about_the_mapping(enum mapping_lie lie)
-{
-    int listener = listen_shm("pd-kvx-liar"), fd;
-    struct pair pair;
-    char hello[16];
-
-    open_pair(&pair, "shm");
-    pair.tapped.other_address = "pd-kvx-liar";
-    fetch(&pair, 1);
-    fd = accept(listener, NULL, NULL);
-    assert_int_equal(recv(fd, hello, sizeof(hello), 0), sizeof(hello));
-    send_mapping(fd, lie, pair.source->layout.total);
-    assert_false(kvx_expect(pair.reader, KVX_CLOSED, 1).cancelled);
-    pair.tapped.other_address = NULL;
-    pd_kvx_revoke(pair.source->kvx, 1, "never claimed");
-    kvx_expect(pair.source, KVX_RELEASED, 1);
-    close(fd);
-    close(listener);
-    go_on_after_a_pause(&pair);
-}
-
-static void lies_about_the_mapping_end_the_link(void **state)
-{
-    (void)state;
-    for (enum mapping_lie lie = NO_DESCRIPTOR; lie <= WRONG_WORD; lie++)
-        lie_about_the_mapping(lie);
-}
-
-/* The source has given the link up and uses the blocks again, and the reader has heard of nothing: the
- * generation words tell (15). */
-static void reused_blocks_are_not_trusted(void **state)
-{
-    struct pair pair;
-
-    (void)state;
-    begin(&pair, "shm");
-    pd_kvx_ready(pair.source->kvx, 1, 64);
-    pd_kvx_fetch_want(pair.reader->kvx, 1, 0, blocks, 8);
-    pd_kvx_recycled(pair.source->kvx, &pair.prompt.block[7], 1);
-    pd_kvx_complete(pair.source->kvx, 1, 4711, 0, 0);
-    assert_non_null(strstr(kvx_expect(pair.reader, KVX_CLOSED, 1).why, "reused blocks"));
-    assert_int_equal(kvx_count(pair.reader, KVX_COMPLETE, 1), 0);
-    kvx_expect(pair.source, KVX_RELEASED, 1);
-    go_on(&pair);
-}
-
-/* ---- which transport, and why not a better one ------------------------------------------------- */
-
-static void expect_transport(struct pair *pair, const char *transport, const char *why)
-{
-    struct pd_kvx_link_state link = {.up = false};
-
-    fetch(pair, 1);
-    kvx_expect(pair->reader, KVX_CLAIMED, 1);
-    while (pd_kvx_links(pair->reader->kvx, &link, 1) == 0 || !link.up)
-        usleep(1000); /* the report is written at the end of the thread's turn */
-    assert_string_equal(link.transport, transport);
-    if (!strstr(link.why, why))
-        fail_msg("'%s' does not say '%s'", link.why, why);
-    finish(pair);
-}
-
-static void auto_takes_shared_memory_on_one_host(void **state)
-{
-    struct pair pair;
-
-    (void)state;
-    open_pair(&pair, "auto");
-    expect_transport(&pair, "shm", "");
-}
-
-/* The same pool, but its memory cannot be given to others. */
-static void auto_takes_tcp_where_memory_cannot_be_shared(void **state)
-{
-    struct pair pair;
-
-    (void)state;
-    open_pair(&pair, "auto");
-    kvx_free(pair.source);
-    kvx_unsealed = true;
-    pair.source = kvx_start(&pair.net, "p0", "auto", &kvx_small, quick);
-    kvx_unsealed = false;
-    expect_transport(&pair, "tcp", "no shm: the size of the pool's memory is not sealed");
-    open_pair(&pair, "auto");
-    kvx_free(pair.source);
-    kvx_without_words = true;
-    pair.source = kvx_start(&pair.net, "p0", "auto", &kvx_small, quick);
-    kvx_without_words = false;
-    expect_transport(&pair, "tcp", "no shm: the pool's memory has no room for generation words");
-}
-
-static void on_all_addresses(struct pd_kvx_options *options)
-{
-    options->bind_host = "0.0.0.0";
-}
-
-/* A worker without an address of its own reads over tcp, and cannot be read. */
-static void wildcard_address_only_reads(void **state)
-{
-    struct kvx_worker *other;
-    struct kvx_prompt prompt;
-    struct pd_ticket ticket;
-    struct pair pair;
-
-    (void)state;
-    open_pair(&pair, "tcp");
-    kvx_free(pair.reader);
-    pair.reader = kvx_start(&pair.net, "d0", "tcp", &kvx_small, on_all_addresses);
-    other = kvx_start(&pair.net, "d1", "tcp", &kvx_small, quick);
-    kvx_prompt_init(&prompt, pair.reader, 9, 64, NULL, 0);
-    kvx_ticket(pair.reader, &prompt, &ticket);
-    assert_int_equal(pd_kvx_fetch(other->kvx, 9, &ticket), PD_OK);
-    assert_non_null(strstr(kvx_expect(other, KVX_CLOSED, 9).why,
-                           "no tcp: the source has no KV data address of its own (--kv-bind)"));
-    kvx_junk(pair.reader);
-    expect_transport(&pair, "tcp", "");
-}
-
-static void no_transport_in_common_is_refused(void **state)
-{
-    struct pair pair;
-
-    (void)state;
-    open_pair(&pair, "tcp");
-    kvx_free(pair.reader);
-    pair.reader = kvx_start(&pair.net, "d0", "shm", &kvx_small, quick);
-    fetch(&pair, 1);
-    assert_non_null(strstr(kvx_expect(pair.reader, KVX_CLOSED, 1).why,
-                           "refused by p0: no transport in common: no shm: the source does not"));
-    kvx_net_free(&pair.net);
-}
-
-static void refuse_options(const char *transport, const char *host, size_t cut, const char *says)
-{
-    struct pd_kvx_options options = {.instance = "p0",
-                                     .transport = transport,
-                                     .bind_host = host,
-                                     .pool = {NULL, 2, 2, 8, 4, 64, PD_F32},
-                                     .max_model_len = 100};
-    struct pd_error error;
-    struct pd_kvx *kvx;
-
-    options.memory.size = pd_kvx_pool_bytes(&options.pool) - cut;
-    options.memory.fd = memory(options.memory.size, true);
-    assert_int_not_equal(pd_kvx_create(&options, &kvx, &error), PD_OK);
-    if (!strstr(error.text, says))
-        fail_msg("'%s' does not say '%s'", error.text, says);
-    close(options.memory.fd);
-}
-
-static void options_that_cannot_work_are_refused_by_name(void **state)
-{
-    (void)state;
-    refuse_options("rdma", "127.0.0.1", 0, "KV transport 'rdma' is not known");
-    refuse_options("tcp", "203.0.113.7", 0, "KV data address 203.0.113.7");
-    refuse_options("auto", "127.0.0.1", 8192, "its shape needs");
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(garbage_to_the_source_ends_the_link),
         cmocka_unit_test(garbage_to_the_reader_ends_the_link),
         cmocka_unit_test(flood_ends_the_link),
+        cmocka_unit_test(well_formed_nothing_is_read),
         cmocka_unit_test(messages_of_unknown_links_are_ignored),
         cmocka_unit_test(wrong_key_is_hung_up_on),
         cmocka_unit_test(silent_strangers_do_not_stay),
         cmocka_unit_test(reads_of_what_is_not_theirs_end_the_link),
         cmocka_unit_test(half_a_request_ends_the_link),
         cmocka_unit_test(release_in_mid_read_ends_the_link),
+        cmocka_unit_test(lost_link_resets_its_connections),
+        cmocka_unit_test(too_long_a_read_ends_the_link),
         cmocka_unit_test(lying_sources_end_their_link),
         cmocka_unit_test(unreachable_data_address_fails_the_fetch),
-        cmocka_unit_test(strangers_do_not_get_the_mapping),
-        cmocka_unit_test(mapping_can_only_be_read),
-        cmocka_unit_test(lies_about_the_mapping_end_the_link),
-        cmocka_unit_test(reused_blocks_are_not_trusted),
-        cmocka_unit_test(auto_takes_shared_memory_on_one_host),
-        cmocka_unit_test(auto_takes_tcp_where_memory_cannot_be_shared),
-        cmocka_unit_test(wildcard_address_only_reads),
-        cmocka_unit_test(no_transport_in_common_is_refused),
-        cmocka_unit_test(options_that_cannot_work_are_refused_by_name),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,144 @@
+/* Two workers and a prompt between them, for tests that put a liar in the place of one. Included by tests. */
+#ifndef KVX_VICTIMS_H
+#define KVX_VICTIMS_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cmocka.h>
+
+#include "t/unit/kvx_pair.h"
+#include "worker/kvx/messages.h"
+
+/* What the tap sees of the source's hello, and what it makes of it. */
+struct tapped {
+    struct pd_source_hello hello;
+    bool seen;
+    const char *other_address; /* put in place of the data address */
+};
+
+static inline bool tap(void *context, bool to_source, uint8_t **bytes, size_t *length)
+{
+    struct tapped *tapped = context;
+    struct pd_from_source message;
+
+    if (to_source || pd_from_source_unpack(*bytes, *length, 16384, &message, NULL) != PD_OK)
+        return true;
+    if (message.kind == PD_FROM_SOURCE_HELLO) {
+        tapped->hello = message.hello;
+        tapped->seen = true;
+        if (tapped->other_address) {
+            strcpy(message.hello.data_address, tapped->other_address);
+            free(*bytes);
+            *bytes = pd_from_source_pack(&message, length);
+        }
+    }
+    pd_from_source_clear(&message);
+    return true;
+}
+
+struct pair {
+    struct kvx_net net;
+    struct kvx_worker *source, *reader;
+    struct tapped tapped;
+    struct kvx_prompt
+        prompt; /* generation 1, 8 blocks, claimed by fetch 1 once begin() is through */
+};
+
+static const int32_t blocks[8] = {30, 31, 32, 33, 34, 35, 36, 37};
+
+static inline void quick(struct pd_kvx_options *options)
+{
+    options->silence_ms = 400;
+}
+
+static inline void open_pair(struct pair *pair, const char *transport)
+{
+    memset(pair, 0, sizeof(*pair));
+    kvx_net_init(&pair->net);
+    pair->net.tap = tap;
+    pair->net.tap_context = &pair->tapped;
+    pair->source = kvx_start(&pair->net, "p0", transport, &kvx_small, quick);
+    pair->reader = kvx_start(&pair->net, "d0", transport, &kvx_small, quick);
+}
+
+static inline void fetch(struct pair *pair, uint64_t generation)
+{
+    struct pd_ticket ticket;
+
+    kvx_prompt_init(&pair->prompt, pair->source, generation, 64, NULL, 0);
+    assert_int_equal(kvx_offer(pair->source, &pair->prompt, 1), PD_OK);
+    kvx_ticket(pair->source, &pair->prompt, &ticket);
+    assert_int_equal(pd_kvx_fetch(pair->reader->kvx, generation, &ticket), PD_OK);
+}
+
+static inline void begin(struct pair *pair, const char *transport)
+{
+    open_pair(pair, transport);
+    fetch(pair, 1);
+    kvx_expect(pair->reader, KVX_CLAIMED, 1);
+    assert_true(pair->tapped.seen);
+}
+
+/* The honest reader gets its prompt all the same. */
+static inline void finish(struct pair *pair)
+{
+    pd_kvx_fetch_want(pair->reader->kvx, 1, 0, blocks, 8);
+    pd_kvx_complete(pair->source->kvx, 1, 4711, 0, 0);
+    kvx_expect(pair->reader, KVX_COMPLETE, 1);
+    kvx_assert_only(pair->reader, &pair->prompt, 0, blocks);
+    kvx_expect(pair->source, KVX_RELEASED, 1);
+    kvx_net_free(&pair->net);
+}
+
+/* Both workers go on: another fetch, over another link, goes through. */
+static inline void go_on(struct pair *pair)
+{
+    kvx_junk(pair->reader);
+    fetch(pair, 2);
+    kvx_expect(pair->reader, KVX_CLAIMED, 2);
+    pd_kvx_fetch_want(pair->reader->kvx, 2, 0, blocks, 8);
+    pd_kvx_complete(pair->source->kvx, 2, 4711, 0, 0);
+    kvx_expect(pair->reader, KVX_COMPLETE, 2);
+    kvx_assert_only(pair->reader, &pair->prompt, 0, blocks);
+    kvx_net_free(&pair->net);
+}
+
+/* The same after a link that never came up: it is not tried again for 100 ms. */
+static inline void go_on_after_a_pause(struct pair *pair)
+{
+    usleep(110 * 1000);
+    go_on(pair);
+}
+
+/* The link has died with everything on it, and that is all. */
+static inline void recover(struct pair *pair)
+{
+    kvx_expect(pair->reader, KVX_CLOSED, 1);
+    kvx_expect(pair->source, KVX_RELEASED, 1);
+    go_on(pair);
+}
+
+static inline void say_hello(int fd, const char *magic, uint64_t key)
+{
+    uint8_t hello[16];
+
+    memcpy(hello, magic, 8);
+    memcpy(hello + 8, &key, 8); /* this machine's order is the wire's */
+    assert_int_equal(send(fd, hello, sizeof(hello), MSG_NOSIGNAL), sizeof(hello));
+}
+
+#endif

@@ -1,0 +1,285 @@
+/* The reader's links, how they are opened and given up, and sources and engines that talk nonsense; in the
+ * manner of test_kvx_reader.c. */
+#include "t/unit/kvx_reader_world.h"
+
+/* ---- opening links -------------------------------------------------------------------------- */
+
+static void fetches_wait_for_one_link(void **state)
+{
+    struct world *world = open_world();
+
+    (void)state;
+    fetch(world, 0, 1, 11);
+    fetch(world, 0, 2, 12);
+    fetch(world, 0, 3, 13);
+    expect(world, "open 1 p0:9000");
+    pd_reader_cancel(world->reader, 0, 2);
+    expect(world, "cancelled 2");
+    pd_reader_link_up(world->reader, 0, 1);
+    greet(world, 0, 1);
+    pd_reader_connected(world->reader, 0, 1);
+    expect(world, "1 hello 1; connect 1; 1 claim 11; 1 claim 13");
+    close_world(world);
+}
+
+static void link_that_does_not_open_fails_its_fetches_and_pauses(void **state)
+{
+    struct world *world = open_world();
+
+    (void)state;
+    fetch(world, 0, 1, 11);
+    pd_reader_link_down(world->reader, 0, 1, "connection refused");
+    expect(world, "open 1 p0:9000; failed 1");
+    fetch(world, 1, 2, 12);
+    expect(world, "failed 2");
+    assert_non_null(strstr(world->why, "next try in 100 ms; last: connection refused"));
+    fetch(world, 100 * MS, 3, 13);
+    expect(world, "open 2 p0:9000");
+    pd_reader_tick(world->reader, 100 * MS + silence_ns);
+    expect(world, "failed 3; close 2");
+    close_world(world);
+}
+
+static void deadline_covers_every_step_of_opening(void **state)
+{
+    struct world *world = open_world();
+
+    (void)state;
+    fetch(world, 0, 1, 11);
+    pd_reader_link_up(world->reader, 0, 1);
+    greet(world, 0, 1);
+    expect(world, "open 1 p0:9000; 1 hello 1; connect 1");
+    pd_reader_tick(world->reader, silence_ns - 1);
+    assert_null(strstr(world->log, "disconnect"));
+    ignore(world);
+    pd_reader_tick(world->reader, silence_ns);
+    expect(world, "disconnect 1; failed 1; close 1");
+    close_world(world);
+}
+
+static void idle_link_gives_way_busy_ones_do_not(void **state)
+{
+    static const char *const sources[] = {"p0", "p1", "p2", "p3", "p4"};
+    struct world *world = open_world();
+
+    (void)state;
+    for (uint64_t i = 0; i < 4; i++) {
+        struct pd_ticket ticket = ticket_of(sources[i], SOURCE_BOOT, 1);
+        struct pd_from_source hello = hello_of(sources[i], SOURCE_BOOT);
+
+        assert_int_equal(pd_reader_fetch(world->reader, 0, i, &ticket), PD_OK);
+        pd_reader_link_up(world->reader, 0, i + 1);
+        pd_reader_message(world->reader, 0, i + 1, &hello);
+        pd_reader_connected(world->reader, 0, i + 1);
+    }
+    ignore(world);
+    {
+        struct pd_ticket ticket = ticket_of(sources[4], SOURCE_BOOT, 1);
+
+        assert_int_equal(pd_reader_fetch(world->reader, 0, 10, &ticket), PD_OK);
+        expect(world, "failed 10");
+        assert_non_null(strstr(world->why, "all 4 KV links are in use"));
+        gone(world, 0, 2, 1);
+        expect(world, "failed 1");
+        assert_int_equal(pd_reader_fetch(world->reader, 0, 11, &ticket), PD_OK);
+        expect(world, "disconnect 2; close 2; open 5 p4:9000");
+    }
+    close_world(world);
+}
+
+static void read_that_cannot_be_posted_fails_the_link(void **state)
+{
+    struct world *world = open_world();
+
+    (void)state;
+    claim_seven(world, 0);
+    accept(world, 0, 1, 7, 16);
+    world->read_fails = true;
+    want(world, 0, 5, 0);
+    expect(world, "claimed 5: 100..129; read 7 20>1+2; disconnect 1; failed 5; close 1");
+    close_world(world);
+}
+
+static void window_is_kept_and_shared_in_turn(void **state)
+{
+    struct world *world = open_world();
+    struct pd_from_source message;
+
+    (void)state;
+    claim_seven(world, 0);
+    accept(world, 0, 1, 7, 8);
+    want(world, 0, 5, 0);
+    fetch(world, 0, 6, 8);
+    accept(world, 0, 1, 8, 8);
+    want(world, 0, 6, 0);
+    expect(world, "claimed 5: 100..129; read 7 20>1+1; 1 claim 8; claimed 6: 100..129; "
+                  "read 8 20>1+1");
+    ready(world, 0, 7, 16);
+    ready(world, 0, 8, 16);
+    expect(world, ""); /* two are in flight */
+    land(world, 0);
+    expect(world, "read 7 21>2+1");
+    land(world, 0);
+    expect(world, "read 8 21>2+1");
+    message = claimed_of(7, 8);
+    pd_reader_message(world->reader, 0, 1, &message); /* a second answer means nothing */
+    expect(world, "");
+    close_world(world);
+}
+
+/* ---- a source that lies --------------------------------------------------------------------- */
+
+static void lie(struct world *world, struct pd_from_source message, const char *says)
+{
+    claim_seven(world, 0);
+    pd_reader_message(world->reader, 0, 1, &message);
+    expect(world, "1 release 7; failed 5");
+    if (!strstr(world->why, says))
+        fail_msg("'%s' does not say '%s'", world->why, says);
+    close_world(world);
+}
+
+static void lies_about_blocks_fail_the_ticket(void **state)
+{
+    static struct pd_extent outside[] = {{20, 3}, {BLOCKS, 1}}, over_the_end[] = {{BLOCKS - 3, 4}},
+                            few[] = {{20, 3}}, many[] = {{20, 5}};
+    struct pd_from_source message = claimed_of(7, 0);
+
+    (void)state;
+    message.claimed.extents = outside;
+    lie(open_world(), message, "outside of its pool");
+    message.claimed.extents = over_the_end;
+    message.claimed.extent_count = 1;
+    lie(open_world(), message, "outside of its pool");
+    message.claimed.extents = few;
+    lie(open_world(), message, "3 blocks, the prompt has 4");
+    message.claimed.extents = many;
+    lie(open_world(), message, "5 blocks, the prompt has 4");
+    message = claimed_of(7, 0);
+    message.claimed.prompt_count = 29;
+    lie(open_world(), message, "29 prompt tokens, the ticket 30");
+}
+
+static void lies_about_words_fail_the_ticket(void **state)
+{
+    struct world *world = open_world();
+    struct pd_from_source message = claimed_of(7, 0);
+
+    (void)state;
+    world->words = true;
+    message.claimed.word_count = 3;
+    lie(world, message, "3 generation words for 4 blocks");
+}
+
+static void lies_about_progress_fail_the_ticket(void **state)
+{
+    struct world *world = open_world();
+    struct pd_from_source message = {.kind = PD_FROM_SOURCE_READY};
+
+    (void)state;
+    read_seven(world, 0);
+    ready(world, 0, 7, 31);
+    expect(world, "");
+    land(world, 0);
+    expect(world, "1 release 7; failed 5");
+    assert_non_null(strstr(world->why, "more or fewer tokens"));
+    fetch(world, 0, 6, 8);
+    accept(world, 0, 1, 8, 0);
+    expect(world, "1 claim 8; claimed 6: 100..129");
+    message.ready.generation = 8;
+    message.ready.tokens = 16;
+    message.ready.complete = true;
+    pd_reader_message(world->reader, 0, 1, &message);
+    expect(world, "1 release 8; failed 6");
+    close_world(world);
+}
+
+static void bad_manners_end_the_link(void **state)
+{
+    struct world *world = open_world();
+
+    (void)state;
+    fetch(world, 0, 1, 11);
+    pd_reader_link_up(world->reader, 0, 1);
+    ignore(world);
+    accept(world, 0, 1, 11, 0); /* before the hello */
+    expect(world, "failed 1; close 1");
+    fetch(world, 200 * MS, 5, 7);
+    pd_reader_link_up(world->reader, 200 * MS, 2);
+    greet(world, 200 * MS, 2);
+    pd_reader_connected(world->reader, 200 * MS, 2);
+    ignore(world);
+    greet(world, 200 * MS, 2); /* a second hello */
+    expect(world, "disconnect 2; failed 5; close 2");
+    close_world(world);
+}
+
+static void engine_that_asks_for_nonsense_is_refused(void **state)
+{
+    struct world *world = open_world();
+    int32_t *blocks = calloc(4, sizeof(*blocks));
+
+    (void)state;
+    claim_seven(world, 0);
+    accept(world, 0, 1, 7, 16);
+    ignore(world);
+    blocks[3] = BLOCKS;
+    pd_reader_want(world->reader, 0, 5, 0, blocks, 4);
+    expect(world, "1 release 7; failed 5");
+    close_world(world);
+}
+
+static void fetches_have_a_limit(void **state)
+{
+    struct world *world = open_world();
+    struct pd_ticket ticket = ticket_of("p0", SOURCE_BOOT, 99);
+
+    (void)state;
+    for (uint64_t i = 0; i < 16; i++)
+        fetch(world, 0, i, i);
+    assert_int_equal(pd_reader_fetch(world->reader, 0, 16, &ticket), PD_FULL);
+    assert_int_equal(pd_reader_fetch(world->reader, 0, 3, &ticket), PD_INVALID);
+    close_world(world);
+}
+
+static void links_are_reported(void **state)
+{
+    struct world *world = open_world();
+    struct pd_kvx_link_state states[4];
+
+    (void)state;
+    read_seven(world, 0);
+    land(world, 0);
+    assert_int_equal(pd_reader_links(world->reader, states, 4), 1);
+    assert_string_equal(states[0].peer, "p0");
+    assert_true(states[0].up);
+    assert_string_equal(states[0].transport, "tcp");
+    assert_int_equal(states[0].bytes, 512);
+    pd_reader_link_down(world->reader, 0, 1, "cut");
+    assert_int_equal(pd_reader_links(world->reader, states, 4), 1);
+    assert_false(states[0].up);
+    assert_string_equal(states[0].why, "cut");
+    assert_int_equal(states[0].failures, 1);
+    close_world(world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fetches_wait_for_one_link),
+        cmocka_unit_test(link_that_does_not_open_fails_its_fetches_and_pauses),
+        cmocka_unit_test(deadline_covers_every_step_of_opening),
+        cmocka_unit_test(idle_link_gives_way_busy_ones_do_not),
+        cmocka_unit_test(read_that_cannot_be_posted_fails_the_link),
+        cmocka_unit_test(window_is_kept_and_shared_in_turn),
+        cmocka_unit_test(lies_about_blocks_fail_the_ticket),
+        cmocka_unit_test(lies_about_words_fail_the_ticket),
+        cmocka_unit_test(lies_about_progress_fail_the_ticket),
+        cmocka_unit_test(bad_manners_end_the_link),
+        cmocka_unit_test(engine_that_asks_for_nonsense_is_refused),
+        cmocka_unit_test(fetches_have_a_limit),
+        cmocka_unit_test(links_are_reported),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
