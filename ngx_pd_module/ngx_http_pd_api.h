@@ -78,7 +78,8 @@ struct ngx_http_pd_choice_s {
 
     ngx_uint_t                    characters;   /* of logprobs' tokens */
 
-    unsigned                      begun:1;      /* a stream's first event */
+    ngx_str_t                     head;         /* of a stream's events */
+
     unsigned                      done:1;
 };
 

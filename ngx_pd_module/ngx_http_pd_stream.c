@@ -42,6 +42,7 @@ static ngx_int_t ngx_http_pd_stream_begin(ngx_http_pd_choice_t *choice);
 static ngx_int_t ngx_http_pd_stream_open(ngx_http_pd_choice_t *choice,
     ngx_uint_t kind);
 static ngx_int_t ngx_http_pd_stream_close(ngx_http_pd_ctx_t *ctx);
+static ngx_int_t ngx_http_pd_stream_compose(ngx_http_pd_choice_t *choice);
 static ngx_int_t ngx_http_pd_stream_head(ngx_http_pd_choice_t *choice);
 static ngx_int_t ngx_http_pd_stream_tail(ngx_http_pd_ctx_t *ctx,
     const char *finish);
@@ -240,11 +241,13 @@ ngx_http_pd_stream_begin(ngx_http_pd_choice_t *choice)
 
     ctx = choice->ctx;
 
-    if (choice->begun) {
+    if (choice->head.len) {
         return NGX_OK;
     }
 
-    choice->begun = 1;
+    if (ngx_http_pd_stream_compose(choice) != NGX_OK) {
+        return NGX_ERROR;
+    }
 
     if (ctx->openai.surface != NGX_HTTP_PD_OPENAI_CHAT) {
         return NGX_OK;
@@ -301,6 +304,7 @@ ngx_http_pd_stream_open(ngx_http_pd_choice_t *choice, ngx_uint_t kind)
 static ngx_int_t
 ngx_http_pd_stream_close(ngx_http_pd_ctx_t *ctx)
 {
+    ngx_int_t              rc;
     ngx_http_pd_stream_t  *stream;
 
     stream = &ctx->stream;
@@ -312,41 +316,53 @@ ngx_http_pd_stream_close(ngx_http_pd_ctx_t *ctx)
     stream->kind = event_none;
     stream->choice = NULL;
 
-    if (ngx_http_pd_rope_literal(&stream->out, "\"") != NGX_OK) {
-        return NGX_ERROR;
-    }
+    rc = (ctx->openai.surface == NGX_HTTP_PD_OPENAI_CHAT)
+         ? ngx_http_pd_rope_literal(&stream->out, "\"}")
+         : ngx_http_pd_rope_literal(&stream->out, "\"");
 
-    if (ctx->openai.surface == NGX_HTTP_PD_OPENAI_CHAT
-        && ngx_http_pd_rope_literal(&stream->out, "}") != NGX_OK)
+    return (rc == NGX_OK) ? ngx_http_pd_stream_tail(ctx, NULL) : NGX_ERROR;
+}
+
+
+/* how the events of a choice begin */
+
+static ngx_int_t
+ngx_http_pd_stream_compose(ngx_http_pd_choice_t *choice)
+{
+    ngx_http_pd_ctx_t   *ctx;
+    ngx_http_pd_rope_t   rope;
+
+    ctx = choice->ctx;
+
+    ngx_memzero(&rope, sizeof(ngx_http_pd_rope_t));
+
+    rope.pool = ctx->request->pool;
+    rope.buffer = ctx->prefix.len + sizeof("{\"index\":999");
+
+    if (ngx_http_pd_rope_append(&rope, ctx->prefix.data, ctx->prefix.len)
+        != NGX_OK
+        || ngx_http_pd_rope_literal(&rope, "{\"index\":") != NGX_OK
+        || ngx_http_pd_rope_number(&rope, choice->index) != NGX_OK)
     {
         return NGX_ERROR;
     }
 
-    return ngx_http_pd_stream_tail(ctx, NULL);
+    choice->head.data = rope.first->buf->pos;
+    choice->head.len = rope.size;
+
+    return NGX_OK;
 }
 
-
-/* how the event of a choice begins, and ends */
 
 static ngx_int_t
 ngx_http_pd_stream_head(ngx_http_pd_choice_t *choice)
 {
-    ngx_http_pd_ctx_t   *ctx;
-    ngx_http_pd_rope_t  *out;
-
-    ctx = choice->ctx;
-    out = &ctx->stream.out;
-
-    if (ngx_http_pd_rope_append(out, ctx->prefix.data, ctx->prefix.len)
-        != NGX_OK
-        || ngx_http_pd_rope_literal(out, "{\"index\":") != NGX_OK)
-    {
-        return NGX_ERROR;
-    }
-
-    return ngx_http_pd_rope_number(out, choice->index);
+    return ngx_http_pd_rope_append(&choice->ctx->stream.out,
+                                   choice->head.data, choice->head.len);
 }
 
+
+/* and how they end, nearly always in one of two ways */
 
 static ngx_int_t
 ngx_http_pd_stream_tail(ngx_http_pd_ctx_t *ctx, const char *finish)
@@ -354,6 +370,16 @@ ngx_http_pd_stream_tail(ngx_http_pd_ctx_t *ctx, const char *finish)
     ngx_http_pd_rope_t  *out;
 
     out = &ctx->stream.out;
+
+    if (finish == NULL && ctx->stream.logprobs.tokens == 0) {
+
+        return ctx->openai.include_usage
+               ? ngx_http_pd_rope_literal(out, ",\"logprobs\":null,"
+                                   "\"finish_reason\":null}],"
+                                   "\"usage\":null}\n\n")
+               : ngx_http_pd_rope_literal(out, ",\"logprobs\":null,"
+                                   "\"finish_reason\":null}]}\n\n");
+    }
 
     if (ngx_http_pd_logprobs_take(&ctx->stream.logprobs, ctx->openai.surface,
                                   out)

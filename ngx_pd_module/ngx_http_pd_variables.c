@@ -268,17 +268,23 @@ ngx_http_pd_variable_time(ngx_http_request_t *r, ngx_http_variable_value_t *v,
         break;
 
     case NGX_HTTP_PD_VAR_PREFILL:
+        us = job->prefill.name.len ? job->prefill.timing.prefill_us
+                                   : job->decode.timing.prefill_us;
 
-        if (job->first_us) {
-            us = job->prefill.name.len ? job->prefill.timing.prefill_us
-                                       : job->decode.timing.prefill_us;
+        if (us == 0) {
+
+            /* the worker has not said yet */
+
+            us = NGX_HTTP_PD_VAR_UNKNOWN;
         }
 
         break;
 
     case NGX_HTTP_PD_VAR_KV:
 
-        if (job->second_us && job->prefill.name.len) {
+        if (job->prefill.name.len
+            && ctx->choices[0].finish != PD__V1__FINISH_REASON__FINISH_NONE)
+        {
             us = job->decode.timing.kv_exposed_us;
         }
 
