@@ -9,7 +9,7 @@ $(BUILD)/t/link/fake_worker: $(BUILD)/t/link/fake_worker.o $(FAKE_OBJ) $(ROOM_LI
 .PHONY: check-link
 check-link: $(BUILD)/t/link/fake_worker venv
 	TSAN_OPTIONS="suppressions=$(CURDIR)/t/tsan.suppressions $$TSAN_OPTIONS" PD_BUILD=$(BUILD) \
-	    build/venv/bin/python t/link/test_link.py
+	    build/venv/bin/python -m unittest discover -s t/link -p 'test_link_*.py'
 
 # The whole worker on the real model: its life as a process, and the same answers from one and from a pair.
 .PHONY: check-worker check-pair
