@@ -226,7 +226,7 @@ ngx_http_pd_request_run(ngx_http_pd_ctx_t *ctx)
 
         if (ngx_http_pd_job_submit(&ctx->choices[i].job, &result) != NGX_OK) {
             ngx_http_pd_request_result(ctx, &result);
-            ngx_http_pd_request_refuse(ctx);
+            ngx_http_pd_request_end(ctx, NGX_DECLINED);
             return;
         }
     }

@@ -20,3 +20,10 @@ check-e2e-worker: worker venv model
 	$(CLUSTER) --kv shm -- sh t/e2e/curl.sh
 	$(CLUSTER) --kv tcp --register -- $(PYTHON) t/e2e/leaving.py
 	$(CLUSTER) --prefill 2 --decode 2 --nginx-workers 2 -- $(PYTHON) t/e2e/killing.py
+
+# The same frontend, spoken to in HTTP/2.
+.PHONY: check-e2e-http2
+check-e2e: check-e2e-http2
+check-e2e-http2: all venv model
+	sed 's|listen 127.0.0.1:@PORT@;|& listen unix:@DIR@/http2.socket http2;|' conf/cluster.conf.in > $(BUILD)/http2.conf.in
+	$(CLUSTER) --conf $(BUILD)/http2.conf.in -- sh t/e2e/http2.sh
