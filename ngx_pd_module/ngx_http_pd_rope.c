@@ -42,6 +42,17 @@ ngx_http_pd_rope_append(ngx_http_pd_rope_t *rope, u_char *p, size_t len)
     size_t      n;
     ngx_buf_t  *b;
 
+    if (rope->last) {
+        b = rope->last->buf;
+
+        if (len <= (size_t) (b->end - b->last)) {
+            b->last = ngx_cpymem(b->last, p, len);
+            rope->size += len;
+
+            return NGX_OK;
+        }
+    }
+
     while (len) {
         b = ngx_http_pd_rope_room(rope, 1);
         if (b == NULL) {
