@@ -1,12 +1,20 @@
 
 /*
- * protobuf-c asks an allocator for each message, string and array.  Ours hands
- * out pieces of blocks and takes nothing back; the next message starts over.
- * One block is kept for good, so that a usual message costs no malloc().
+ * Messages are unpacked by protobuf-c's own descriptors into protobuf-c's own
+ * structures, but not by its code: that scans each message twice and costs
+ * more than all else that a token costs here.
  *
- * protobuf-c recurses into messages within messages without a limit, and a few
- * kilobytes can nest a thousand of them.  It allocates at each level, though:
- * so the allocator is where the depth of the stack is measured.
+ *     bytes -> tag -> field -> value -> member of the structure
+ *     `------- next field looked for behind the last one: writers go in order
+ *
+ * As protobuf has it: the last of a repeated single value counts, parts of one
+ * message are merged, numbers may come packed or not.  Fields that are not
+ * known are left out.  Zigzag numbers and groups occur in none of our messages
+ * and are refused.
+ *
+ * Memory comes in pieces of blocks and nothing is given back; the next message
+ * starts over.  One block is kept for good, so that a usual message costs no
+ * malloc().
  */
 
 
@@ -15,8 +23,9 @@
 
 #define NGX_HTTP_PD_UNPACK_BLOCK    (64 * 1024)
 #define NGX_HTTP_PD_UNPACK_KEEP     (128 * 1024)
-#define NGX_HTTP_PD_UNPACK_STACK    (128 * 1024)
 #define NGX_HTTP_PD_UNPACK_ALIGN    16
+#define NGX_HTTP_PD_UNPACK_DEPTH    32
+#define NGX_HTTP_PD_UNPACK_ARRAY    4
 
 
 typedef struct ngx_http_pd_arena_block_s  ngx_http_pd_arena_block_t;
@@ -28,44 +37,524 @@ struct ngx_http_pd_arena_block_s {
 };
 
 
-static void *ngx_http_pd_unpack_alloc(void *data, size_t size);
-static void ngx_http_pd_unpack_free(void *data, void *p);
+/* the wire types of protobuf, as far as they are read */
+
+enum {
+    wire_varint = 0,
+    wire_64bit = 1,
+    wire_bytes = 2,
+    wire_32bit = 5,
+    wire_none = 8
+};
+
+
+typedef struct {
+    ngx_uint_t                   wire;
+    uint64_t                     number;
+    ngx_str_t                    bytes;
+} ngx_http_pd_wire_value_t;
+
+
+typedef struct {
+    ngx_uint_t                   wire;
+    size_t                       size;       /* of a member */
+} ngx_http_pd_wire_type_t;
+
+
+static ngx_int_t ngx_http_pd_unpack_message(ngx_http_pd_arena_t *arena,
+    ProtobufCMessage *message, u_char *p, u_char *last, ngx_uint_t depth);
+static ngx_inline u_char *ngx_http_pd_unpack_wire(u_char *p, u_char *last,
+    ngx_http_pd_wire_value_t *value);
+static ngx_inline u_char *ngx_http_pd_unpack_varint(u_char *p, u_char *last,
+    uint64_t *number);
+static u_char *ngx_http_pd_unpack_long_varint(u_char *p, u_char *last,
+    uint64_t *number);
+static ngx_inline const ProtobufCFieldDescriptor *ngx_http_pd_unpack_find(
+    const ProtobufCMessageDescriptor *type, uint64_t id, unsigned *next);
+static ngx_int_t ngx_http_pd_unpack_field(ngx_http_pd_arena_t *arena,
+    ProtobufCMessage *message, const ProtobufCFieldDescriptor *field,
+    ngx_http_pd_wire_value_t *value, ngx_uint_t depth);
+static ngx_int_t ngx_http_pd_unpack_packed(ngx_http_pd_arena_t *arena,
+    ProtobufCMessage *message, const ProtobufCFieldDescriptor *field,
+    ngx_str_t *bytes);
+static ngx_inline void ngx_http_pd_unpack_number(void *member,
+    const ProtobufCFieldDescriptor *field, uint64_t number);
+static ngx_int_t ngx_http_pd_unpack_bytes(ngx_http_pd_arena_t *arena,
+    void *member, const ProtobufCFieldDescriptor *field, ngx_str_t *bytes,
+    ngx_uint_t depth);
+static void *ngx_http_pd_unpack_room(ngx_http_pd_arena_t *arena,
+    ProtobufCMessage *message, const ProtobufCFieldDescriptor *field,
+    size_t more);
+static ngx_inline size_t ngx_http_pd_unpack_size(size_t n);
+static ngx_int_t ngx_http_pd_unpack_copy(ngx_http_pd_arena_t *arena,
+    uint8_t **data, ngx_str_t *bytes, size_t zero);
+static void *ngx_http_pd_unpack_alloc(ngx_http_pd_arena_t *arena,
+    size_t size);
 static ngx_int_t ngx_http_pd_arena_grow(ngx_http_pd_arena_t *arena,
     size_t size);
 static void ngx_http_pd_arena_reset(ngx_http_pd_arena_t *arena);
+
+
+/* by ProtobufCType */
+
+static const ngx_http_pd_wire_type_t  ngx_http_pd_wire_types[] = {
+    { wire_varint, sizeof(int32_t) },                /* INT32 */
+    { wire_none, 0 },                                /* SINT32 */
+    { wire_32bit, sizeof(int32_t) },                 /* SFIXED32 */
+    { wire_varint, sizeof(int64_t) },                /* INT64 */
+    { wire_none, 0 },                                /* SINT64 */
+    { wire_64bit, sizeof(int64_t) },                 /* SFIXED64 */
+    { wire_varint, sizeof(uint32_t) },               /* UINT32 */
+    { wire_32bit, sizeof(uint32_t) },                /* FIXED32 */
+    { wire_varint, sizeof(uint64_t) },               /* UINT64 */
+    { wire_64bit, sizeof(uint64_t) },                /* FIXED64 */
+    { wire_32bit, sizeof(float) },                   /* FLOAT */
+    { wire_64bit, sizeof(double) },                  /* DOUBLE */
+    { wire_varint, sizeof(protobuf_c_boolean) },     /* BOOL */
+    { wire_varint, sizeof(uint32_t) },               /* ENUM */
+    { wire_bytes, sizeof(char *) },                  /* STRING */
+    { wire_bytes, sizeof(ProtobufCBinaryData) },     /* BYTES */
+    { wire_bytes, sizeof(ProtobufCMessage *) }       /* MESSAGE */
+};
 
 
 void *
 ngx_http_pd_unpack(ngx_http_pd_arena_t *arena,
     const ProtobufCMessageDescriptor *type, const u_char *data, size_t len)
 {
-    ProtobufCAllocator  allocator;
+    u_char            *p;
+    ProtobufCMessage  *message;
 
     ngx_http_pd_arena_reset(arena);
 
-    arena->stack = __builtin_frame_address(0);
+    message = ngx_http_pd_unpack_alloc(arena, type->sizeof_message);
+    if (message == NULL) {
+        return NULL;
+    }
 
-    allocator.alloc = ngx_http_pd_unpack_alloc;
-    allocator.free = ngx_http_pd_unpack_free;
-    allocator.allocator_data = arena;
+    protobuf_c_message_init(type, message);
 
-    return protobuf_c_message_unpack(type, &allocator, len, data);
+    p = (u_char *) data;
+
+    if (ngx_http_pd_unpack_message(arena, message, p, p + len, 0) != NGX_OK) {
+        return NULL;
+    }
+
+    return message;
+}
+
+
+static ngx_int_t
+ngx_http_pd_unpack_message(ngx_http_pd_arena_t *arena,
+    ProtobufCMessage *message, u_char *p, u_char *last, ngx_uint_t depth)
+{
+    uint64_t                         tag;
+    unsigned                         next;
+    ngx_http_pd_wire_value_t         value;
+    const ProtobufCFieldDescriptor  *field;
+
+    if (depth == NGX_HTTP_PD_UNPACK_DEPTH) {
+        return NGX_ERROR;
+    }
+
+    next = 0;
+
+    while (p < last) {
+        p = ngx_http_pd_unpack_varint(p, last, &tag);
+
+        if (p == NULL || (tag >> 3) == 0 || tag > NGX_MAX_UINT32_VALUE) {
+            return NGX_ERROR;
+        }
+
+        value.wire = tag & 7;
+
+        p = ngx_http_pd_unpack_wire(p, last, &value);
+        if (p == NULL) {
+            return NGX_ERROR;
+        }
+
+        field = ngx_http_pd_unpack_find(message->descriptor, tag >> 3, &next);
+
+        if (field
+            && ngx_http_pd_unpack_field(arena, message, field, &value, depth)
+               != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+/* a value of value->wire; returns what lies behind it, NULL if it is none */
+
+static ngx_inline u_char *
+ngx_http_pd_unpack_wire(u_char *p, u_char *last,
+    ngx_http_pd_wire_value_t *value)
+{
+    uint32_t  n;
+    uint64_t  len;
+
+    switch (value->wire) {
+
+    case wire_varint:
+        return ngx_http_pd_unpack_varint(p, last, &value->number);
+
+    case wire_bytes:
+        p = ngx_http_pd_unpack_varint(p, last, &len);
+
+        if (p == NULL || len > (uint64_t) (last - p)) {
+            return NULL;
+        }
+
+        value->bytes.data = p;
+        value->bytes.len = len;
+
+        return p + len;
+
+    case wire_32bit:
+        if (last - p < (ptrdiff_t) sizeof(uint32_t)) {
+            return NULL;
+        }
+
+        ngx_memcpy(&n, p, sizeof(uint32_t));
+        value->number = le32toh(n);
+
+        return p + sizeof(uint32_t);
+
+    case wire_64bit:
+        if (last - p < (ptrdiff_t) sizeof(uint64_t)) {
+            return NULL;
+        }
+
+        ngx_memcpy(&value->number, p, sizeof(uint64_t));
+        value->number = le64toh(value->number);
+
+        return p + sizeof(uint64_t);
+
+    default:
+        return NULL;
+    }
+}
+
+
+/* most tags, lengths and numbers are one byte */
+
+static ngx_inline u_char *
+ngx_http_pd_unpack_varint(u_char *p, u_char *last, uint64_t *number)
+{
+    if (p < last && *p < 0x80) {
+        *number = *p;
+        return p + 1;
+    }
+
+    return ngx_http_pd_unpack_long_varint(p, last, number);
+}
+
+
+static u_char *
+ngx_http_pd_unpack_long_varint(u_char *p, u_char *last, uint64_t *number)
+{
+    u_char      c;
+    uint64_t    n;
+    ngx_uint_t  shift;
+
+    n = 0;
+
+    for (shift = 0; p < last && shift < 70; shift += 7) {
+        c = *p++;
+
+        if (shift == 63 && c > 1) {
+            return NULL;
+        }
+
+        n |= (uint64_t) (c & 0x7f) << shift;
+
+        if (c < 0x80) {
+            *number = n;
+            return p;
+        }
+    }
+
+    return NULL;
+}
+
+
+static ngx_inline const ProtobufCFieldDescriptor *
+ngx_http_pd_unpack_find(const ProtobufCMessageDescriptor *type, uint64_t id,
+    unsigned *next)
+{
+    unsigned  i, n;
+
+    n = type->n_fields;
+
+    for (i = *next; i < n && type->fields[i].id < id; i++) { /* void */ }
+
+    if (i == n || type->fields[i].id != id) {
+        for (i = 0; i < n && type->fields[i].id != id; i++) { /* void */ }
+
+        if (i == n) {
+            return NULL;
+        }
+    }
+
+    *next = i;
+
+    return &type->fields[i];
+}
+
+
+static ngx_int_t
+ngx_http_pd_unpack_field(ngx_http_pd_arena_t *arena,
+    ProtobufCMessage *message, const ProtobufCFieldDescriptor *field,
+    ngx_http_pd_wire_value_t *value, ngx_uint_t depth)
+{
+    void                           *member;
+    uint32_t                       *which;
+    const ngx_http_pd_wire_type_t  *type;
+
+    type = &ngx_http_pd_wire_types[field->type];
+    member = (u_char *) message + field->offset;
+
+    if (value->wire != type->wire) {
+
+        if (field->label == PROTOBUF_C_LABEL_REPEATED
+            && value->wire == wire_bytes && type->wire != wire_none)
+        {
+            return ngx_http_pd_unpack_packed(arena, message, field,
+                                             &value->bytes);
+        }
+
+        return NGX_ERROR;
+    }
+
+    if (field->label == PROTOBUF_C_LABEL_REPEATED) {
+        member = ngx_http_pd_unpack_room(arena, message, field, 1);
+        if (member == NULL) {
+            return NGX_ERROR;
+        }
+
+        ngx_memzero(member, type->size);
+
+    } else if (field->flags & PROTOBUF_C_FIELD_FLAG_ONEOF) {
+        which = (uint32_t *) ((u_char *) message + field->quantifier_offset);
+
+        if (*which != field->id) {
+            *which = field->id;
+            ngx_memzero(member, type->size);
+        }
+
+    } else if (field->label == PROTOBUF_C_LABEL_OPTIONAL
+               && field->quantifier_offset)
+    {
+        *(protobuf_c_boolean *) ((u_char *) message
+                                 + field->quantifier_offset) = 1;
+    }
+
+    if (type->wire != wire_bytes) {
+        ngx_http_pd_unpack_number(member, field, value->number);
+        return NGX_OK;
+    }
+
+    return ngx_http_pd_unpack_bytes(arena, member, field, &value->bytes,
+                                    depth);
+}
+
+
+static ngx_int_t
+ngx_http_pd_unpack_packed(ngx_http_pd_arena_t *arena,
+    ProtobufCMessage *message, const ProtobufCFieldDescriptor *field,
+    ngx_str_t *bytes)
+{
+    u_char                         *p, *last, *member;
+    size_t                          n;
+    ngx_http_pd_wire_value_t        value;
+    const ngx_http_pd_wire_type_t  *type;
+
+    if (bytes->len == 0) {
+        return NGX_OK;
+    }
+
+    type = &ngx_http_pd_wire_types[field->type];
+    last = bytes->data + bytes->len;
+
+    if (type->wire == wire_varint) {
+        n = 0;
+
+        for (p = bytes->data; p < last; p++) {
+            n += (*p < 0x80);
+        }
+
+    } else {
+        n = bytes->len / type->size;
+    }
+
+    if (n == 0) {
+        return NGX_ERROR;
+    }
+
+    member = ngx_http_pd_unpack_room(arena, message, field, n);
+    if (member == NULL) {
+        return NGX_ERROR;
+    }
+
+    value.wire = type->wire;
+
+    for (p = bytes->data; p < last; member += type->size) {
+        p = ngx_http_pd_unpack_wire(p, last, &value);
+        if (p == NULL) {
+            return NGX_ERROR;
+        }
+
+        ngx_http_pd_unpack_number(member, field, value.number);
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_inline void
+ngx_http_pd_unpack_number(void *member, const ProtobufCFieldDescriptor *field,
+    uint64_t number)
+{
+    if (field->type == PROTOBUF_C_TYPE_BOOL) {
+        *(protobuf_c_boolean *) member = (number != 0);
+
+    } else if (ngx_http_pd_wire_types[field->type].size == sizeof(uint64_t)) {
+        *(uint64_t *) member = number;
+
+    } else {
+        *(uint32_t *) member = (uint32_t) number;
+    }
+}
+
+
+static ngx_int_t
+ngx_http_pd_unpack_bytes(ngx_http_pd_arena_t *arena, void *member,
+    const ProtobufCFieldDescriptor *field, ngx_str_t *bytes, ngx_uint_t depth)
+{
+    uint8_t                           *data;
+    ProtobufCMessage                  *message;
+    ProtobufCBinaryData               *binary;
+    const ProtobufCMessageDescriptor  *type;
+
+    switch (field->type) {
+
+    case PROTOBUF_C_TYPE_STRING:
+        if (ngx_http_pd_unpack_copy(arena, &data, bytes, 1) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+        *(char **) member = (char *) data;
+        return NGX_OK;
+
+    case PROTOBUF_C_TYPE_BYTES:
+        binary = member;
+        binary->len = bytes->len;
+        return ngx_http_pd_unpack_copy(arena, &binary->data, bytes, 0);
+
+    default: /* PROTOBUF_C_TYPE_MESSAGE */
+        message = *(ProtobufCMessage **) member;
+
+        if (message == NULL) {
+            type = field->descriptor;
+
+            message = ngx_http_pd_unpack_alloc(arena, type->sizeof_message);
+            if (message == NULL) {
+                return NGX_ERROR;
+            }
+
+            protobuf_c_message_init(type, message);
+            *(ProtobufCMessage **) member = message;
+        }
+
+        return ngx_http_pd_unpack_message(arena, message, bytes->data,
+                                          bytes->data + bytes->len, depth + 1);
+    }
+}
+
+
+/*
+ * Room for "more" elements behind those that a repeated field has, counted as
+ * there.  An array's size is a power of two and follows from its length.
+ */
+
+static void *
+ngx_http_pd_unpack_room(ngx_http_pd_arena_t *arena,
+    ProtobufCMessage *message, const ProtobufCFieldDescriptor *field,
+    size_t more)
+{
+    void    **array;
+    u_char   *p;
+    size_t   *n, size, room;
+
+    n = (size_t *) ((u_char *) message + field->quantifier_offset);
+    array = (void **) ((u_char *) message + field->offset);
+    size = ngx_http_pd_wire_types[field->type].size;
+
+    if (*n == 0 || *n + more > ngx_http_pd_unpack_size(*n)) {
+        room = ngx_http_pd_unpack_size(*n + more);
+
+        p = ngx_http_pd_unpack_alloc(arena, room * size);
+        if (p == NULL) {
+            return NULL;
+        }
+
+        if (*n) {
+            ngx_memcpy(p, *array, *n * size);
+        }
+
+        *array = p;
+    }
+
+    p = (u_char *) *array + *n * size;
+    *n += more;
+
+    return p;
+}
+
+
+static ngx_inline size_t
+ngx_http_pd_unpack_size(size_t n)
+{
+    size_t  size;
+
+    for (size = NGX_HTTP_PD_UNPACK_ARRAY; size < n; size *= 2) { /* void */ }
+
+    return size;
+}
+
+
+static ngx_int_t
+ngx_http_pd_unpack_copy(ngx_http_pd_arena_t *arena, uint8_t **data,
+    ngx_str_t *bytes, size_t zero)
+{
+    u_char  *p;
+
+    p = NULL;
+
+    if (bytes->len + zero) {
+        p = ngx_http_pd_unpack_alloc(arena, bytes->len + zero);
+        if (p == NULL) {
+            return NGX_ERROR;
+        }
+
+        ngx_memcpy(p, bytes->data, bytes->len);
+        ngx_memzero(p + bytes->len, zero);
+    }
+
+    *data = p;
+
+    return NGX_OK;
 }
 
 
 static void *
-ngx_http_pd_unpack_alloc(void *data, size_t size)
+ngx_http_pd_unpack_alloc(ngx_http_pd_arena_t *arena, size_t size)
 {
-    ngx_http_pd_arena_t  *arena = data;
-
-    u_char                      *p, *stack;
+    u_char                      *p;
     ngx_http_pd_arena_block_t  *block;
-
-    stack = __builtin_frame_address(0);
-
-    if (arena->stack - stack > NGX_HTTP_PD_UNPACK_STACK) {
-        return NULL;
-    }
 
     if (size > NGX_HTTP_PD_UNPACK_MAX) {
         return NULL;
@@ -87,13 +576,6 @@ ngx_http_pd_unpack_alloc(void *data, size_t size)
     block->pos += size;
 
     return p;
-}
-
-
-static void
-ngx_http_pd_unpack_free(void *data, void *p)
-{
-    /* all at once, by reset */
 }
 
 

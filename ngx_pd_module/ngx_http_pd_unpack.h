@@ -2,7 +2,7 @@
 /*
  * Protobuf messages from a peer, unpacked into memory that is used again for
  * the next one.  However hostile the bytes: at most NGX_HTTP_PD_UNPACK_MAX of
- * memory, and a bounded depth of the stack.
+ * memory, and messages at most 32 deep within each other.
  */
 
 
@@ -25,7 +25,6 @@
 typedef struct {
     struct ngx_http_pd_arena_block_s  *blocks;    /* the newest first */
     size_t                             size;      /* of all blocks */
-    u_char                            *stack;     /* where unpacking began */
 } ngx_http_pd_arena_t;
 
 

@@ -11,7 +11,8 @@ struct piece {
 static size_t pool_bytes;
 static long allocations_left = -1;
 
-volatile ngx_cycle_t *ngx_cycle;
+static ngx_cycle_t shim_cycle;
+volatile ngx_cycle_t *ngx_cycle = &shim_cycle;
 ngx_pid_t ngx_pid;
 ngx_uint_t ngx_pagesize = 4096;
 
