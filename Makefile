@@ -86,7 +86,7 @@ $(BUILD)/proto/pd.pb-c.c $(BUILD)/proto/pd.pb-c.h &: proto/pd.proto
 
 .PHONY: module
 module: $(BUILD)/proto/pd.pb-c.c
-	@BUILD='$(BUILD)' SANITIZER='$(SANITIZER)' NGINX_SRC='$(NGINX_SRC)' CC='$(CC)' ngx_pd_module/build.sh
+	+@BUILD='$(BUILD)' SANITIZER='$(SANITIZER)' NGINX_SRC='$(NGINX_SRC)' CC='$(CC)' ngx_pd_module/build.sh
 
 # --- install, packages, demo -----------------------------------------------------------------------
 
