@@ -13,17 +13,19 @@ check-e2e: all venv model
 	$(CLUSTER) --register -- $(PYTHON) t/e2e/openai_client.py
 	$(CLUSTER) -- sh t/e2e/curl.sh
 
-# With sanitizers, where every token takes longer.
-check-e2e-short: all check-e2e-worker
-
-check-e2e-worker: worker venv model
-	$(CLUSTER) --kv shm -- sh t/e2e/curl.sh
-	$(CLUSTER) --kv tcp --register -- $(PYTHON) t/e2e/leaving.py
-	$(CLUSTER) --prefill 2 --decode 2 --nginx-workers 2 -- $(PYTHON) t/e2e/killing.py
-
 # The same frontend, spoken to in HTTP/2.
 .PHONY: check-e2e-http2
 check-e2e: check-e2e-http2
 check-e2e-http2: all venv model
 	sed 's|listen 127.0.0.1:@PORT@;|& listen unix:@DIR@/http2.socket http2;|' conf/cluster.conf.in > $(BUILD)/http2.conf.in
 	$(CLUSTER) --conf $(BUILD)/http2.conf.in -- sh t/e2e/http2.sh
+
+# With sanitizers, where every token takes longer.
+SLOW := PD_SLOWNESS=4 PD_PATIENCE=120 $(CLUSTER)
+
+check-e2e-short: all check-e2e-worker
+
+check-e2e-worker: worker venv model
+	$(SLOW) --kv shm -- sh t/e2e/curl.sh
+	$(SLOW) --kv tcp --register -- $(PYTHON) t/e2e/leaving.py
+	$(SLOW) --prefill 2 --decode 2 --nginx-workers 2 -- $(PYTHON) t/e2e/killing.py

@@ -15,11 +15,12 @@ from cluster import Stream, Tests, pid, request, stats, text_of, wait_at_rest, w
 
 RNG = random.Random(12)
 ALIVE = set(workers())
+SLOWNESS = int(os.environ.get("PD_SLOWNESS", "1"))  # of a sanitized build: prompts and answers shrink by it
 
 
 def body(tokens, answer):
-    return {"model": "smollm2", "prompt": [RNG.randrange(1000, 40000) for _ in range(tokens)],
-            "max_tokens": answer, "ignore_eos": True, "temperature": 0}
+    return {"model": "smollm2", "prompt": [RNG.randrange(1000, 40000) for _ in range(tokens // SLOWNESS)],
+            "max_tokens": max(answer // SLOWNESS, 8), "ignore_eos": True, "temperature": 0}
 
 
 def outcome(stream):

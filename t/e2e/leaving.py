@@ -9,11 +9,12 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from cluster import Stream, Tests, at_rest, request, text_of, wait_at_rest, workers  # noqa: E402
 
 RNG = random.Random(11)
+SLOWNESS = int(os.environ.get("PD_SLOWNESS", "1"))  # of a sanitized build: prompts shrink by it
 FAST = 30.0  # seconds; the answers that are left would run for minutes where this is tight
 
 
 def prompt(tokens):
-    return [RNG.randrange(1000, 40000) for _ in range(tokens)]
+    return [RNG.randrange(1000, 40000) for _ in range(tokens // SLOWNESS)]
 
 
 def body(tokens, answer=4000):
