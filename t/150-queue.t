@@ -269,3 +269,35 @@ sleep 0.1
 worker m0 start
 client expect t2
 client2 expect t2
+
+
+
+=== TEST 12: a process that stands still does not take a grant, and it moves on
+--- workers: 2
+--- http_config
+pd_zone pd:1m;
+pd_cluster chat { worker {{m0}} max_streams=1; }
+--- worker
+m0 gate=finish
+--- steps
+worker m0 expect attach
+worker m0 expect attach
+client connect 0
+client2 connect 1
+client3 connect 0
+client request
+client expect t1
+client2 request
+sleep 0.2
+client3 request
+sleep 0.2
+nginx child STOP 1
+worker m0 release
+client expect t2
+client3 expect t1
+nginx child CONT 1
+worker m0 release
+client3 expect t2
+client2 expect t1
+worker m0 release
+client2 expect t2

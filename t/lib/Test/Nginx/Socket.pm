@@ -230,8 +230,11 @@ sub missing_in {
 # A client's name begins with "client"; it sends the request of the block, or
 # the section "request_NAME". PATTERN is plain text, or /a regular expression/.
 my %step = (
+    'client connect' => sub { connect_to(@_[1, 2, 3]) },
     'client request' => sub { my ($block, $client, $name) = @_;
-                              $client->{$name} = new_client($block, $name); 1 },
+                              $client->{$name} = new_client(
+                                  $block, $name, 'send', $client->{$name});
+                              1 },
     'client request_and_end' => sub { my ($block, $client, $name) = @_;
                                       $client->{$name} = new_client($block, $name,
                                                                'send_and_end'); 1 },
@@ -254,11 +257,15 @@ my %step = (
     'nginx lacks'    => sub { read_file("$nginx{root}/logs/error.log")
                               !~ pattern($_[3]) },
     'nginx reload'   => sub { reload_nginx($_[0]) },
+    'nginx child'    => sub { my ($signal, $index) = split ' ', $_[3];
+                              kill $signal, (children())[$index] },
     'nginx kill_child' => sub { kill_child() },
-    'nginx kill_busy_child' => sub { kill_child(established()) },
+    'nginx kill_busy_child' => sub { kill_child(accepted_by()) },
     'nginx restart'  => sub { restart_nginx() },
     'nginx exits'    => sub { wait_exit($nginx{timeout})
                               && ($nginx{left} = 1) },
+    'nginx kill_inside' => sub { kill_inside(split ' ', $_[3]) },
+    'nginx killed'   => sub { killed_inside() },
     'nginx signal'   => sub { kill $_[3], $nginx{pid} },
     'sleep'          => sub { sleep $_[3]; 1 },
 );
@@ -301,9 +308,9 @@ sub pattern {
 }
 
 sub new_client {
-    my ($block, $name, $send) = @_;
+    my ($block, $name, $send, $client) = @_;
 
-    my $client = PD::Client->new($nginx{port}, $nginx{timeout});
+    $client ||= PD::Client->new($nginx{port}, $nginx{timeout});
     $send ||= 'send';
 
     if (defined(my $raw = $block->raw_request)) {
@@ -324,31 +331,92 @@ sub new_client {
     return $client;
 }
 
+# The nginx worker processes that have been started, in this order.
+sub children {
+    return read_file("$nginx{root}/logs/error.log")
+        =~ /start worker process (\d+)/g;
+}
+
 # The nginx worker process that is named, or the newest.
 sub kill_child {
     my ($pid) = @_;
 
-    ($pid) = read_file("$nginx{root}/logs/error.log")
-        =~ /.*start worker process (\d+)/s unless defined $pid;
+    return kill 'KILL', $pid // (children())[-1];
+}
 
+# Arms a trap for the newest worker process: see t/lib/kill_inside.py.
+sub kill_inside {
+    my ($function, $times) = @_;
+
+    my $pid = (children())[-1];
+
+    open($nginx{trap}, '-|', "$top/build/venv/bin/python",
+         "$top/t/lib/kill_inside.py", $pid, "$build/ngx_http_pd_module.so",
+         $function, $times // 1) or die "cannot run kill_inside.py: $!\n";
+
+    my $line = readline $nginx{trap};
+    return 1 if defined $line && $line eq "armed\n";
+
+    close $nginx{trap};
+    die "kill_inside.py: status $?\n" unless $? >> 8 == 77;
+
+    # no tracing on this machine: a death at any other moment has to do
+    undef $nginx{trap};
     return kill 'KILL', $pid;
 }
 
-# The process that has accepted a connection to nginx's port and holds it.
-sub established {
-    my $port = sprintf '%04X', $nginx{port};
+sub killed_inside {
+    return 1 unless $nginx{trap};
+
+    my $line = readline $nginx{trap};
+    return close($nginx{trap}) && defined $line && $line eq "killed\n";
+}
+
+# The process that has accepted the connection from the port, or any one.
+sub accepted_by {
+    my ($port) = @_;
+
+    my $here = sprintf '%04X', $nginx{port};
+    my $there = defined $port ? sprintf('%04X', $port) : '\w+';
     my %inode = map { $_ => 1 }
-                map { /^\s*\d+: \S+:$port \S+ 01 (?:\S+ +){5}(\d+)/ ? $1 : () }
+                map { /^\s*\d+: \S+:$here \S+:$there 01 (?:\S+ +){5}(\d+)/
+                      ? $1 : () }
                 split /\n/, read_file('/proc/net/tcp');
 
-    for my $fd (glob '/proc/[0-9]*/fd/*') {
-        my $link = readlink $fd // next;
-        my ($pid) = $fd =~ m{/proc/(\d+)/};
-        return $pid if $link =~ /^socket:\[(\d+)\]$/ && $inode{$1}
-                       && read_file("/proc/$pid/comm") =~ /^nginx/;
+    for my $pid (children()) {
+        for my $fd (glob "/proc/$pid/fd/*") {
+            my $link = readlink $fd // next;
+            return $pid if $link =~ /^socket:\[(\d+)\]$/ && $inode{$1};
+        }
     }
 
-    return undef;
+    return 0;
+}
+
+# A connection to the worker process that was started as number $index.
+sub connect_to {
+    my ($client, $name, $index) = @_;
+
+    my $deadline = time + $nginx{timeout};
+
+    while (time < $deadline) {
+        my $new = PD::Client->new($nginx{port}, $nginx{timeout});
+        my $pid;
+
+        until ($pid = accepted_by($new->{socket}->sockport)) {
+            sleep 0.005;
+            return 0 if time > $deadline;
+        }
+
+        if ($pid == (children())[$index]) {
+            $client->{$name} = $new;
+            return 1;
+        }
+
+        $new->close;
+    }
+
+    return 0;
 }
 
 sub expect_log {
