@@ -141,7 +141,7 @@ check-unit: $(UNIT_BIN)
 # The nginx suites: an nginx of its own for every block, against fake workers.
 .PHONY: check-module
 check-module: module venv
-	PD_BUILD='$(BUILD)' prove -It/lib t/*.t
+	PD_BUILD='$(BUILD)' PD_TEST_SLOW=$(if $(SANITIZER),8,4) prove -It/lib t/*.t
 
 # Each folder of tests brings its own rules: t/oracle/oracle.mk and its neighbours. A folder's target is
 # check-NAME.

@@ -151,10 +151,12 @@ d0 submit
 
 === TEST 9: an answer that ends with P's token ends D's part
 --- worker
-p0 role=prefill text=only
+p0 role=prefill text=only gate=first
 d0 role=decode gate=placed
 --- steps
 client request
+worker d0 expect submit
+worker p0 release
 client expect only
 client finish
 worker d0 expect cancel request=1 attempt=1 reason=FINISHED_ELSEWHERE

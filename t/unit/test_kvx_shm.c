@@ -11,6 +11,15 @@ static socklen_t abstract_name(struct sockaddr_un *address, const char *name)
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name));
 }
 
+/* A name of this process alone: suites may run side by side on one machine. */
+static const char *own_name(const char *what)
+{
+    static char name[64];
+
+    snprintf(name, sizeof(name), "pd-kvx-%s-%d", what, (int)getpid());
+    return name;
+}
+
 static int knock_shm(const struct pair *pair)
 {
     struct timeval patience = {.tv_sec = 20};
@@ -80,13 +89,13 @@ static int listen_shm(const char *name)
 /* The test takes the place of the reader at the source's door, while the reader waits at the test's. */
 static void mapping_can_only_be_read(void **state)
 {
-    int listener = listen_shm("pd-kvx-waiting-room"), reader, fd, mapping;
+    int listener = listen_shm(own_name("waiting-room")), reader, fd, mapping;
     struct pair pair;
     char byte;
 
     (void)state;
     open_pair(&pair, "shm");
-    pair.tapped.other_address = "pd-kvx-waiting-room";
+    pair.tapped.other_address = own_name("waiting-room");
     fetch(&pair, 1);
     reader = accept(listener, NULL, NULL);
     fd = knock_shm(&pair);
@@ -149,12 +158,12 @@ static void send_mapping(int to, enum mapping_lie lie, size_t size)
 /* The reader is sent to a liar's socket, and what it gets there is not its source's pool. */
 static void lie_about_the_mapping(enum mapping_lie lie)
 {
-    int listener = listen_shm("pd-kvx-liar"), fd;
+    int listener = listen_shm(own_name("liar")), fd;
     struct pair pair;
     char hello[16];
 
     open_pair(&pair, "shm");
-    pair.tapped.other_address = "pd-kvx-liar";
+    pair.tapped.other_address = own_name("liar");
     fetch(&pair, 1);
     fd = accept(listener, NULL, NULL);
     assert_int_equal(recv(fd, hello, sizeof(hello), 0), sizeof(hello));
