@@ -8,7 +8,7 @@
  *     drain MILLISECONDS
  *     quit                     ends in the order that the real worker uses
  *
- * usage: fake_worker [role=prefill|decode|mixed] [kvx=0] [dispatcher=HOST:PORT] [cert=F key=F ca=F]
+ * usage: fake_worker [port=N] [role=prefill|decode|mixed] [kvx=0] [dispatcher=HOST:PORT] [cert=F key=F ca=F]
  */
 #include <grpc/grpc.h>
 #include <signal.h>
@@ -70,6 +70,7 @@ int main(int argc, char **argv)
     static const char *const transports[] = {"shm", "tcp"};
     const char *dispatcher = option(argc, argv, "dispatcher", "");
     struct pd_link_listen where = {.host = "127.0.0.1",
+                                   .port = atoi(option(argc, argv, "port", "0")),
                                    .tls_cert = option(argc, argv, "cert", ""),
                                    .tls_key = option(argc, argv, "key", ""),
                                    .tls_ca = option(argc, argv, "ca", "")};

@@ -19,7 +19,7 @@ from google.protobuf import (descriptor_pb2, descriptor_pool,
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(ROOT, os.environ.get("PD_BUILD", "build"))
 # Seconds for what should take milliseconds; a busy machine and a sanitized build take their time.
-PATIENCE = 20.0 if os.path.basename(BUILD) == "build" else 300.0
+PATIENCE = 60.0 if os.path.basename(BUILD) == "build" else 300.0
 
 
 def _load():

@@ -120,6 +120,15 @@ class KvLinks(Case):
         self.assertIn("does not read", self.worker.wait_line("link_down id=8"))
 
 
+class Port(Case):
+    def test_two_daemons_do_not_share_a_port(self):
+        second = Process([os.path.join(BUILD, "t/link/fake_worker"), f"port={self.worker.port}"])
+        self.addCleanup(second.kill)
+        self.assertEqual(second.wait_exit(), 1)
+        self.assertIn("is in use", second.wait_line("error"))
+        self.assert_alive()
+
+
 class Registration(unittest.TestCase):
     """A dispatcher of grpcio that answers as it is told."""
 
