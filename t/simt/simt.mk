@@ -16,7 +16,7 @@ $(BUILD)/t/simt/simt.o: t/simt/simt.cc t/simt/simt.h
 	@mkdir -p $(@D)
 	$(SIMT_CXX) $(SAN_FLAGS) -c -o $@ $<
 
-$(BUILD)/t/simt/test_simt: $(BUILD)/t/simt/test_simt.o $(SIMT_OBJ) $(HELP_OBJ) $(ROOM_LIBS)
+$(BUILD)/t/simt/test_simt: $(BUILD)/t/simt/test_simt.o $(SIMT_OBJ) $(HELP_LIB) $(ROOM_LIBS)
 	$(CXX) $(PD_LDFLAGS) -o $@ $^ -lcmocka $(PD_LIBS)
 
 $(BUILD)/kernels/cuda/%.o: kernels/cuda/%.cu kernels/cuda/simt.cuh kernels/cuda/cuda.h
