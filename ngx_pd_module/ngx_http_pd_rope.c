@@ -42,6 +42,13 @@ ngx_http_pd_rope_append(ngx_http_pd_rope_t *rope, u_char *p, size_t len)
     size_t      n;
     ngx_buf_t  *b;
 
+    if (len == 0) {
+
+        /* an empty string may have no address */
+
+        return NGX_OK;
+    }
+
     if (rope->last) {
         b = rope->last->buf;
 
@@ -77,6 +84,10 @@ ngx_http_pd_rope_escape(ngx_http_pd_rope_t *rope, u_char *p, size_t len)
 {
     size_t   n, used;
     u_char  *last, *plain, escaped[6];
+
+    if (len == 0) {
+        return NGX_OK;
+    }
 
     last = p + len;
 
