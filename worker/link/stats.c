@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "worker/link/accept.h"
 #include "worker/link/report.h"
 
 enum { OUT_BYTES_MAX = 1 << 20, STALL_MS_MAX = 5000, REQUEST_MS_MAX = 5000, COUNTERS_MAX = 64 };
@@ -54,6 +55,7 @@ static void add_link(struct counters *to, const struct pd_link *link)
     add(to, "attaches", (double)from->attaches);
     add(to, "attaches_refused", (double)from->attaches_refused);
     add(to, "attaches_cut", (double)from->attaches_cut);
+    add(to, "connections_refused", (double)pd_accept_refused());
     add(to, "submissions", (double)from->submissions);
     add(to, "submit_bytes", (double)from->submit_bytes);
     add(to, "submit_bytes_held", (double)atomic_load(&link->budget.used));
