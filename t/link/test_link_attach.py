@@ -177,6 +177,24 @@ class Requests(Case):
         frontend.finished(1, 2)
         self.assertIn("generated=2", self.worker.wait_line("submit", "request=1 "))
 
+    def test_a_ticket_covers_what_was_generated(self):
+        """It counts once against the longest sequence: as a part of the answer."""
+        frontend = self.frontend()
+        most = frontend.wait_hello().max_model_len
+        frontend.submit(1, route=PREFILL, text=b"prompt")
+        ticket = frontend.placed(1).ticket
+        ticket.tokens = most - 10
+        fields = {"route": DECODE, "ticket": ticket,
+                  "generated": pd.TokenList(ids=[97] * 20)}
+        for request, max_tokens in ((2, 30), (3, 0)):
+            frontend.submit(request, max_tokens=max_tokens, **fields)
+            self.assertIn("max_tokens=30", self.worker.wait_line("submit", f"request={request} "))
+        frontend.submit(4, max_tokens=31, **fields)
+        self.assertEqual(frontend.failed(4).code, CONTEXT_LENGTH)
+        ticket.tokens = 20
+        frontend.submit(5, max_tokens=30, **fields)
+        self.assertEqual(frontend.failed(5).code, TICKET)
+
     def test_last_submission_counts_what_the_engine_has_seen(self):
         frontend = self.frontend(hello=pd.FrontendHello(protocol=1, report_interval_ms=100))
         frontend.wait_hello()

@@ -456,16 +456,28 @@ static int read_sampling(const struct reading *r)
     return PD_OK;
 }
 
+/* The prompt's tokens: of a ticket, which covers what earlier attempts generated too, the rest. */
+static uint32_t prompt_length(const struct reading *r)
+{
+    const Pd__V1__TokenList *generated = r->submit->generated;
+    size_t behind = generated ? generated->n_ids : 0;
+
+    if (r->request->route != PD_ROUTE_DECODE)
+        return (uint32_t)r->request->prompt.count;
+    return behind < r->request->ticket.tokens ? r->request->ticket.tokens - (uint32_t)behind : 0;
+}
+
 /* The answer must fit behind the prompt, and what earlier attempts generated is part of it. */
 static int read_lengths(const struct reading *r)
 {
     struct pd_request *request = r->request;
     uint32_t most = r->identity->max_model_len;
-    uint32_t prompt = request->route == PD_ROUTE_DECODE ? request->ticket.tokens
-                                                        : (uint32_t)request->prompt.count;
+    uint32_t prompt = prompt_length(r);
     const Pd__V1__TokenList *generated = r->submit->generated;
     const char *param = r->submit->chat ? "messages" : "prompt";
 
+    if (prompt == 0)
+        return pd_refuse(r->refusal, TICKET, "", "the KV ticket covers no prompt");
     if (request->sampling.max_tokens == 0)
         request->sampling.max_tokens = most - prompt;
     if (request->sampling.max_tokens > most - prompt) {
