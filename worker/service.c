@@ -433,9 +433,12 @@ bool pd_service_idle(const struct pd_service *service)
 void pd_service_destroy(struct pd_service *service)
 {
     if (service->engine_runs)
-        pd_engine_stop(service->engine);
+        pd_engine_cut(service->engine);
+    /* The end of its links frees what a peer holds, and would perhaps hold for long. */
     if (service->link && service->engine_runs && service->kvx)
         pd_link_release_kvx(service->link);
+    if (service->engine_runs)
+        pd_engine_stop(service->engine);
     if (service->kvx)
         pd_kvx_destroy(service->kvx);
     if (service->link)

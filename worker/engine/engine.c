@@ -408,11 +408,16 @@ void pd_engine_load(const struct pd_engine *engine, struct pd_load *load)
     pthread_mutex_unlock(&e->load_lock);
 }
 
+void pd_engine_cut(struct pd_engine *engine)
+{
+    tell(engine, PD_ENGINE_STOP, (struct pd_attempt){0});
+}
+
 void pd_engine_stop(struct pd_engine *engine)
 {
     if (!engine->started)
         return;
     engine->started = false;
-    tell(engine, PD_ENGINE_STOP, (struct pd_attempt){0});
+    pd_engine_cut(engine);
     pthread_join(engine->thread, NULL);
 }

@@ -159,6 +159,9 @@ bool pd_engine_idle(const struct pd_engine *engine);
 /* A snapshot, never older than one step. Any thread, does not wait for the engine. */
 void pd_engine_load(const struct pd_engine *engine, struct pd_load *load);
 
+/* Ends everything with CANCELLED failures and returns: what is left is for pd_engine_stop. */
+void pd_engine_cut(struct pd_engine *engine);
+
 /* Ends everything with CANCELLED failures, joins the thread, frees it. kvx must still live: its releases
  * are awaited. */
 void pd_engine_stop(struct pd_engine *engine);

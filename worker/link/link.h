@@ -11,7 +11,8 @@
  * Everything that arrives from outside is bounded before it is kept; README.md lists the bounds.
  *
  * Life:  create (binds the port) ─▶ events and callbacks go to engine and kvx ─▶ start ─▶ drain
- *        ─▶ [engine stopped] ─▶ release_kvx ─▶ [kvx destroyed] ─▶ destroy ─▶ [engine destroyed] */
+ *        ─▶ [engine cut] ─▶ release_kvx ─▶ [engine stopped] ─▶ [kvx destroyed] ─▶ destroy
+ *        ─▶ [engine destroyed] */
 #ifndef PD_LINK_H
 #define PD_LINK_H
 

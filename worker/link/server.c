@@ -462,7 +462,8 @@ bool pd_link_idle(const struct pd_link *link)
 
 void pd_link_release_kvx(struct pd_link *link)
 {
-    say_and_wait(link, PD_LINK_RELEASE_KVX);
+    if (link->started)
+        say_and_wait(link, PD_LINK_RELEASE_KVX);
 }
 
 static void drop_messages(struct pd_link *link)
