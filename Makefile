@@ -162,6 +162,7 @@ test: venv model
 	    unit='$(MAKES) check-unit' \
 	    module='$(MAKES) check-module' \
 	    link='$(MAKES) check-link check-worker check-pair' \
+	    hostile-worker='$(MAKES) check-hostile-worker' \
 	    oracle='$(MAKES) check-oracle' \
 	    cuda='$(MAKES) test-cuda' \
 	    e2e='$(MAKES) check-e2e' \
@@ -179,9 +180,11 @@ test: venv model
 	    fuzz='$(MAKES) check-fuzz' \
 	    package='t/package'
 
-# What takes longer: fuzzers for minutes.
-test-long:
-	@t/run fuzz='$(MAKES) check-fuzz FUZZ_SECONDS=180'
+# What takes longer: fuzzers for minutes, hostile peers of sanitized workers.
+test-long: venv model
+	@t/run fuzz='$(MAKES) check-fuzz FUZZ_SECONDS=180' \
+	    asan-hostile-worker='$(PARALLEL) $(ASAN) worker && $(MAKES) $(ASAN) check-hostile-worker' \
+	    tsan-hostile-worker='$(PARALLEL) $(TSAN) worker && $(MAKES) $(TSAN) check-hostile-worker'
 
 .PHONY: clean
 clean:

@@ -27,12 +27,12 @@ PROMPTS = [
 
 
 class Worker(Process):
-    def __init__(self, folder, name, model, *arguments):
+    def __init__(self, folder, name, model, *arguments, memory="256MiB", step=STEP):
         self.log = open(os.path.join(folder, name + ".log"), "w", encoding="utf-8")
         port_file = os.path.join(folder, name + ".port")
         super().__init__([os.path.join(BUILD, "pd-worker"), "--model", model, "--served-model-name",
                           "m", "--name", name, "--port", "0", "--port-file", port_file,
-                          "--kv-cache-memory", "256MiB", "--log-level", "debug", *STEP, *arguments],
+                          "--kv-cache-memory", memory, "--log-level", "debug", *step, *arguments],
                          stderr=self.log)
         self.name = name
         wait_for(f"{name} to be ready", lambda: os.path.exists(port_file) or
