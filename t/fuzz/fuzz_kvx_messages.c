@@ -1,7 +1,8 @@
-/* A peer of the KV hand-off that may send anything. The input is a row of messages, each behind its length
- * (two bytes); the first byte says who reads them: a source with tickets and a living link, or a reader
- * with fetches in all stages. Whatever comes, no read leaves either pool, every ticket is released and every
- * fetch ends exactly once, and what unpacks packs to bytes that unpack again. */
+/* A peer of the KV hand-off that may send anything. The input is a row of messages, each behind its
+ * length (two bytes); the first byte says who reads them: a source with tickets and a living link,
+ * or a reader with fetches in all stages. Whatever comes, no read leaves either pool, every ticket
+ * is released and every fetch ends exactly once, and what unpacks packs to bytes that unpack again.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,7 +31,7 @@ static void require(bool condition)
         abort();
 }
 
-/* ---- worlds in which little happens --------------------------------------------------------------- */
+/* ---- worlds in which little happens ---------------------------------------------------------- */
 
 static void source_send(void *context, uint64_t link, const struct pd_from_source *message)
 {
@@ -182,7 +183,7 @@ static void closed(void *context, uint64_t fetch, bool cancelled, const char *wh
     ((struct world *)context)->ended++;
 }
 
-/* ---- the row of messages -------------------------------------------------------------------------- */
+/* ---- the row of messages --------------------------------------------------------------------- */
 
 static bool next_message(const uint8_t **data, size_t *size, const uint8_t **bytes, size_t *length)
 {
@@ -199,7 +200,7 @@ static bool next_message(const uint8_t **data, size_t *size, const uint8_t **byt
     return true;
 }
 
-/* ---- a source ------------------------------------------------------------------------------------- */
+/* ---- a source -------------------------------------------------------------------------------- */
 
 static void offer(struct world *world, uint64_t generation)
 {
@@ -274,7 +275,7 @@ static void feed_source(const uint8_t *data, size_t size, bool greeted)
     pd_source_destroy(world.source);
 }
 
-/* ---- a reader ------------------------------------------------------------------------------------- */
+/* ---- a reader -------------------------------------------------------------------------------- */
 
 static void fetch(struct world *world, uint64_t id)
 {

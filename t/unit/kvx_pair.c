@@ -29,7 +29,7 @@ struct kvx_parcel {
     size_t length;
 };
 
-/* ---- the control links ---------------------------------------------------------------------- */
+/* ---- the control links ----------------------------------------------------------------------- */
 
 void kvx_net_init(struct kvx_net *net)
 {
@@ -214,7 +214,7 @@ size_t kvx_streams(struct kvx_net *net)
     return count;
 }
 
-/* ---- events --------------------------------------------------------------------------------- */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 static void record(struct kvx_worker *worker, const struct kvx_event *event)
 {
@@ -321,7 +321,7 @@ size_t kvx_count(struct kvx_worker *worker, enum kvx_event_kind kind, uint64_t i
     return count;
 }
 
-/* ---- workers -------------------------------------------------------------------------------- */
+/* ---- workers --------------------------------------------------------------------------------- */
 
 static void make_pool(struct kvx_worker *worker)
 {
@@ -419,7 +419,7 @@ void kvx_free(struct kvx_worker *worker)
     free(worker);
 }
 
-/* ---- prompts -------------------------------------------------------------------------------- */
+/* ---- prompts --------------------------------------------------------------------------------- */
 
 /* Eight bytes that say whose they are. */
 static uint64_t stamp(uint64_t generation, size_t index, uint64_t plane, uint64_t word)

@@ -1,5 +1,6 @@
 /* Workers that hand KV to each other inside one test process: real pd_kvx instances with real data
- * connections, a memfd as the pool of each, and control links that the test can hold up, cut, or tap. */
+ * connections, a memfd as the pool of each, and control links that the test can hold up, cut, or
+ * tap. */
 #ifndef KVX_PAIR_H
 #define KVX_PAIR_H
 
@@ -76,7 +77,8 @@ struct kvx_shape {
 
 extern const struct kvx_shape kvx_small, kvx_large;
 
-/* Set while a worker is started: its pool's memory is not sealed; has no room for generation words. */
+/* Set while a worker is started: its pool's memory is not sealed; has no room for generation
+ * words. */
 extern bool kvx_unsealed, kvx_without_words;
 
 void kvx_net_init(struct kvx_net *net);
@@ -97,8 +99,8 @@ void kvx_stick(struct kvx_worker *worker, bool stuck);
 /* How many such events there have been so far. */
 size_t kvx_count(struct kvx_worker *worker, enum kvx_event_kind kind, uint64_t id);
 
-/* Control links: hold all messages; let them go in order; end all streams for both sides, or silently (no
- * end hears of it and nothing passes any more). */
+/* Control links: hold all messages; let them go in order; end all streams for both sides, or
+ * silently (no end hears of it and nothing passes any more). */
 void kvx_hold(struct kvx_net *net);
 void kvx_let_go(struct kvx_net *net);
 void kvx_cut(struct kvx_net *net);
@@ -124,8 +126,8 @@ void kvx_ticket(const struct kvx_worker *source, const struct kvx_prompt *prompt
 
 /* Overwrites a worker's whole pool with junk. */
 void kvx_junk(struct kvx_worker *worker);
-/* Fails the test unless blocks [from, all) of the prompt lie in `blocks` of the worker's pool, and every
- * other block of it is junk. */
+/* Fails the test unless blocks [from, all) of the prompt lie in `blocks` of the worker's pool, and
+ * every other block of it is junk. */
 void kvx_assert_only(struct kvx_worker *worker, const struct kvx_prompt *prompt, size_t from,
                      const int32_t *blocks);
 /* Whether one block of the prompt lies in that block of the worker's pool. */

@@ -1,5 +1,6 @@
-/* A world for the reader's state machine that writes down what the machine does to it, as a line of text
- * which a test compares whole; and short words for what the source and the engine say. Included by tests. */
+/* A world for the reader's state machine that writes down what the machine does to it, as a line of
+ * text which a test compares whole; and short words for what the source and the engine say.
+ * Included by tests. */
 #ifndef KVX_READER_WORLD_H
 #define KVX_READER_WORLD_H
 

@@ -30,7 +30,7 @@ struct pd_layout kvx_sim_layout(void)
     return layout;
 }
 
-/* ---- streams -------------------------------------------------------------------------------- */
+/* ---- streams --------------------------------------------------------------------------------- */
 
 /* NULL if the node is dead, and nobody hears what it says. */
 static struct stream *stream_of(struct sim_node *node, uint64_t link)
@@ -83,7 +83,7 @@ static void drop_reads(struct sim *sim, struct stream *stream)
             sim->reads[i].read = NULL;
 }
 
-/* ---- the source's world --------------------------------------------------------------------- */
+/* ---- the source's world ---------------------------------------------------------------------- */
 
 static struct job *job_of(struct sim *sim, uint64_t id)
 {
@@ -177,7 +177,7 @@ static void p_link_changed(void *context, const char *reader, bool up, const cha
     (void)why;
 }
 
-/* ---- the reader's world --------------------------------------------------------------------- */
+/* ---- the reader's world ---------------------------------------------------------------------- */
 
 static uint64_t d_next_link(void *context)
 {
@@ -327,7 +327,7 @@ static void d_closed(void *context, uint64_t fetch, bool cancelled, const char *
     kvx_free_blocks(d->pool, job->d_block, job->blocks, fetch);
 }
 
-/* ---- lives ---------------------------------------------------------------------------------- */
+/* ---- lives ----------------------------------------------------------------------------------- */
 
 static struct pool *new_pool(struct sim *sim)
 {
@@ -449,7 +449,7 @@ void kvx_kill_reader(struct sim_node *d)
     d->dead = false;
 }
 
-/* ---- what may happen next ------------------------------------------------------------------- */
+/* ---- what may happen next -------------------------------------------------------------------- */
 
 static bool d_lives(const struct stream *stream)
 {

@@ -1,5 +1,6 @@
-/* A world of sources and readers for random histories of the hand-off: their state machines as they are,
- * on streams and data connections that are steps of a seeded kvx_draw. See test_kvx_history.c. */
+/* A world of sources and readers for random histories of the hand-off: their state machines as they
+ * are, on streams and data connections that are steps of a seeded kvx_draw. See
+ * test_kvx_history.c. */
 #ifndef KVX_SIM_H
 #define KVX_SIM_H
 
@@ -128,8 +129,8 @@ uint64_t kvx_tag_of(uint64_t id, uint32_t index);
 struct pd_layout kvx_sim_layout(void);
 struct pd_fingerprint kvx_sim_fingerprint(void);
 
-/* A new life with a new boot and a new pool; its end by SIGKILL. A node that is killed must be started
- * again, or be done with. */
+/* A new life with a new boot and a new pool; its end by SIGKILL. A node that is killed must be
+ * started again, or be done with. */
 void kvx_start_source(struct sim_node *p);
 void kvx_start_reader(struct sim_node *d);
 void kvx_kill_source(struct sim_node *p);

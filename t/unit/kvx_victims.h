@@ -1,4 +1,5 @@
-/* Two workers and a prompt between them, for tests that put a liar in the place of one. Included by tests. */
+/* Two workers and a prompt between them, for tests that put a liar in the place of one. Included by
+ * tests. */
 #ifndef KVX_VICTIMS_H
 #define KVX_VICTIMS_H
 

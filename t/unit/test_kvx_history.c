@@ -1,6 +1,6 @@
-/* Random histories of the hand-off: the two state machines as they are, in a world of seeded delays, cut
- * and half-open streams, dying and restarting workers, cancels at any moment, and neighbours that take
- * every block that becomes free.
+/* Random histories of the hand-off: the two state machines as they are, in a world of seeded
+ * delays, cut and half-open streams, dying and restarting workers, cancels at any moment, and
+ * neighbours that take every block that becomes free.
  *
  * A block is one number: the tag of whoever wrote it last. Checked at every step:
  *   - a read lands only in a block that belongs to the fetch that posted it;
@@ -14,7 +14,7 @@
 
 enum { STEPS = 1500, HISTORIES = 300 };
 
-/* ---- the engines ---------------------------------------------------------------------------- */
+/* ---- the engines ----------------------------------------------------------------------------- */
 
 /* `count` free blocks, taken at random; false if there are not as many. */
 static bool take_blocks(struct sim *sim, struct pool *pool, uint32_t count, uint64_t owner,
@@ -190,7 +190,7 @@ static bool neighbour(struct sim *sim, struct pool *pool)
     return true;
 }
 
-/* ---- a history ------------------------------------------------------------------------------ */
+/* ---- a history ------------------------------------------------------------------------------- */
 
 static void tick(struct sim *sim)
 {

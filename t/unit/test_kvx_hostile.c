@@ -1,9 +1,9 @@
-/* Peers that lie, stammer or knock at the wrong door, over the control stream and over tcp. What they may
- * achieve is the end of their own link: never a crash, never a byte in a block that is not theirs, never
- * another's link. */
+/* Peers that lie, stammer or knock at the wrong door, over the control stream and over tcp. What
+ * they may achieve is the end of their own link: never a crash, never a byte in a block that is not
+ * theirs, never another's link. */
 #include "t/unit/kvx_victims.h"
 
-/* ---- control bytes -------------------------------------------------------------------------- */
+/* ---- control bytes --------------------------------------------------------------------------- */
 
 static void garbage_to_the_source_ends_the_link(void **state)
 {
@@ -86,7 +86,8 @@ static int knock(const struct pair *pair)
     return fd;
 }
 
-/* The other end closes, or resets, within the test's patience; bytes that come before are dropped. */
+/* The other end closes, or resets, within the test's patience; bytes that come before are
+ * dropped. */
 static void assert_closed(int fd)
 {
     struct pollfd wait = {.fd = fd, .events = POLLIN};
@@ -134,7 +135,7 @@ static void silent_strangers_do_not_stay(void **state)
     finish(&pair);
 }
 
-/* ---- readers that ask for what is not theirs -------------------------------------------------- */
+/* ---- readers that ask for what is not theirs ------------------------------------------------- */
 
 struct range {
     uint64_t offset;
@@ -156,8 +157,8 @@ static size_t request_bytes(uint8_t *to, uint64_t generation, uint32_t count,
     return 16 + given * 12;
 }
 
-/* One more data connection of the honest reader's own link, whose key it knows: with a claim of all of
- * ticket 1 and half of it ready, it sends this request. */
+/* One more data connection of the honest reader's own link, whose key it knows: with a claim of all
+ * of ticket 1 and half of it ready, it sends this request. */
 static void ask(uint64_t generation, uint32_t count, const struct range *ranges, size_t given)
 {
     struct pair pair;
@@ -283,8 +284,8 @@ static void ask_for(int fd, uint32_t ranges, uint32_t count)
     assert_int_equal(send(fd, bytes, length, MSG_NOSIGNAL), length);
 }
 
-/* Reads to the end, which must be a reset. Returns the bytes; fails if a run of the junk that the source
- * has put into its pool since is among them. */
+/* Reads to the end, which must be a reset. Returns the bytes; fails if a run of the junk that the
+ * source has put into its pool since is among them. */
 static size_t read_to_the_reset(int fd)
 {
     static uint8_t bytes[65536];
@@ -304,8 +305,8 @@ static size_t read_to_the_reset(int fd)
     return total;
 }
 
-/* A reader that releases while a read of its own is under way gets no byte of what comes into the blocks
- * next: the link ends instead (21). */
+/* A reader that releases while a read of its own is under way gets no byte of what comes into the
+ * blocks next: the link ends instead (21). */
 static void release_in_mid_read_ends_the_link(void **state)
 {
     struct pd_to_source release = {.kind = PD_TO_SOURCE_RELEASE, .generation = 1};
@@ -359,7 +360,7 @@ static void too_long_a_read_ends_the_link(void **state)
     recover(&pair);
 }
 
-/* ---- sources that answer what was not asked --------------------------------------------------- */
+/* ---- sources that answer what was not asked -------------------------------------------------- */
 
 /* A listener of the test's own, that the tap puts in place of the source's. */
 static int listen_tcp(char *address)

@@ -1,4 +1,5 @@
-/* Where blocks lie, how a hand-off is cut into reads, which transport a link gets, and the map of ids. */
+/* Where blocks lie, how a hand-off is cut into reads, which transport a link gets, and the map of
+ * ids. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -223,7 +224,8 @@ static void plans_copy_every_block_once(void **state)
     }
 }
 
-/* 2,000 tokens of a 72B model on a rank of four: 80 layers x 2 heads, 125 blocks of 8 KiB in one run. */
+/* 2,000 tokens of a 72B model on a rank of four: 80 layers x 2 heads, 125 blocks of 8 KiB in one
+ * run. */
 static void one_extent_takes_one_range_per_plane(void **state)
 {
     struct pd_layout layout = layout_of(80, 2, 1000, 16, 128, 2);
@@ -265,7 +267,7 @@ static void empty_plan_has_no_reads(void **state)
     assert_false(pd_plan_next(&plan, &read));
 }
 
-/* ---- choice of a transport ------------------------------------------------------------------ */
+/* ---- choice of a transport ------------------------------------------------------------------- */
 
 static const struct pd_transport_option both[] = {{"shm", NULL, true}, {"tcp", NULL, false}};
 
@@ -343,7 +345,7 @@ static void host_id_is_stable_and_fits(void **state)
     assert_true(strlen(once) > 36);
 }
 
-/* ---- the map of ids ------------------------------------------------------------------------- */
+/* ---- the map of ids -------------------------------------------------------------------------- */
 
 enum { MAP = 300 };
 

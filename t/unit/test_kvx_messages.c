@@ -1,6 +1,6 @@
-/* Control messages: what is packed unpacks to the same, every bound of a peer's number holds, and bytes of
- * any kind cost neither a crash nor memory. Messages over a bound are made with the generated code, as a
- * peer would. */
+/* Control messages: what is packed unpacks to the same, every bound of a peer's number holds, and
+ * bytes of any kind cost neither a crash nor memory. Messages over a bound are made with the
+ * generated code, as a peer would. */
 #include <malloc.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,7 +28,7 @@ static struct pd_fingerprint fingerprint(void)
     return print;
 }
 
-/* ---- there and back ------------------------------------------------------------------------- */
+/* ---- there and back -------------------------------------------------------------------------- */
 
 static struct pd_to_source back_to_source(const struct pd_to_source *message)
 {
@@ -164,7 +164,7 @@ static void largest_claim_comes_back(void **state)
     pd_from_source_clear(&back);
 }
 
-/* ---- bounds --------------------------------------------------------------------------------- */
+/* ---- bounds ---------------------------------------------------------------------------------- */
 
 static void refuse_to_source(const Pd__V1__KvToSource *wire, const char *says)
 {
@@ -407,7 +407,7 @@ static void long_reasons_are_cut(void **state)
     assert_int_equal(strlen(message.gone.why), PD_KV_WHY - 1);
 }
 
-/* ---- bytes of any kind ---------------------------------------------------------------------- */
+/* ---- bytes of any kind ----------------------------------------------------------------------- */
 
 static uint32_t next_random(uint32_t *random)
 {
@@ -456,8 +456,8 @@ static void damaged_messages_do_no_harm(void **state)
     free(good);
 }
 
-/* Two bytes on the wire are a structure of fifty in memory: a message of empty extents as large as a
- * message may be must not take more than the budget. */
+/* Two bytes on the wire are a structure of fifty in memory: a message of empty extents as large as
+ * a message may be must not take more than the budget. */
 static void dense_message_stays_within_its_budget(void **state)
 {
     uint32_t max_tokens = 131072;
@@ -467,7 +467,8 @@ static void dense_message_stays_within_its_budget(void **state)
     struct pd_error error;
 
     (void)state;
-    /* Field 2 (claimed) with a length of four bytes, then field 2 (extents), length 0, over and over. */
+    /* Field 2 (claimed) with a length of four bytes, then field 2 (extents), length 0, over and
+     * over. */
     bytes[0] = 0x12;
     inner -= inner % 2;
     bytes[1] = (uint8_t)(inner | 0x80);

@@ -1,8 +1,8 @@
-/* The reader's state machine, rule by rule: messages, landings and time go in, and what it does to the
- * world is compared as text. An action too many, or in another order, fails. */
+/* The reader's state machine, rule by rule: messages, landings and time go in, and what it does to
+ * the world is compared as text. An action too many, or in another order, fails. */
 #include "t/unit/kvx_reader_world.h"
 
-/* ---- rules ---------------------------------------------------------------------------------- */
+/* ---- rules ----------------------------------------------------------------------------------- */
 
 static void whole_life(void **state)
 {

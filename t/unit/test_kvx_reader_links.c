@@ -1,8 +1,8 @@
-/* The reader's links, how they are opened and given up, and sources and engines that talk nonsense; in the
- * manner of test_kvx_reader.c. */
+/* The reader's links, how they are opened and given up, and sources and engines that talk nonsense;
+ * in the manner of test_kvx_reader.c. */
 #include "t/unit/kvx_reader_world.h"
 
-/* ---- opening links -------------------------------------------------------------------------- */
+/* ---- opening links --------------------------------------------------------------------------- */
 
 static void fetches_wait_for_one_link(void **state)
 {
@@ -127,7 +127,7 @@ static void window_is_kept_and_shared_in_turn(void **state)
     close_world(world);
 }
 
-/* ---- a source that lies --------------------------------------------------------------------- */
+/* ---- a source that lies ---------------------------------------------------------------------- */
 
 static void lie(struct world *world, struct pd_from_source message, const char *says)
 {

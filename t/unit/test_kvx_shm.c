@@ -86,7 +86,8 @@ static int listen_shm(const char *name)
     return fd;
 }
 
-/* The test takes the place of the reader at the source's door, while the reader waits at the test's. */
+/* The test takes the place of the reader at the source's door, while the reader waits at the
+ * test's. */
 static void mapping_can_only_be_read(void **state)
 {
     int listener = listen_shm(own_name("waiting-room")), reader, fd, mapping;
@@ -216,8 +217,8 @@ static void pool_is_unmapped_with_its_link(void **state)
     go_on(&pair);
 }
 
-/* The source has given the link up and uses the blocks again, and the reader has heard of nothing: the
- * generation words tell (15). */
+/* The source has given the link up and uses the blocks again, and the reader has heard of nothing:
+ * the generation words tell (15). */
 static void reused_blocks_are_not_trusted(void **state)
 {
     struct pair pair;
@@ -234,7 +235,7 @@ static void reused_blocks_are_not_trusted(void **state)
     go_on(&pair);
 }
 
-/* ---- which transport, and why not a better one ------------------------------------------------- */
+/* ---- which transport, and why not a better one ----------------------------------------------- */
 
 static void expect_transport(struct pair *pair, const char *transport, const char *why)
 {

@@ -1,8 +1,8 @@
-/* The source's state machine, rule by rule: messages and time go in, and what it does to the world is
- * compared as text. An action too many, or in another order, fails. */
+/* The source's state machine, rule by rule: messages and time go in, and what it does to the world
+ * is compared as text. An action too many, or in another order, fails. */
 #include "t/unit/kvx_source_world.h"
 
-/* ---- rules ---------------------------------------------------------------------------------- */
+/* ---- rules ----------------------------------------------------------------------------------- */
 
 static void rule_1_unclaimed_ticket_is_freed_on_revoke(void **state)
 {
@@ -476,7 +476,7 @@ static void rule_21_reads_are_checked_against_ticket_owner_and_blocks(void **sta
     close_world(world);
 }
 
-/* ---- manners and limits --------------------------------------------------------------------- */
+/* ---- manners and limits ---------------------------------------------------------------------- */
 
 static void first_message_must_be_a_hello_and_the_only_one(void **state)
 {

@@ -409,8 +409,8 @@ static void heartbeats_keep_an_idle_link(void **state)
     kvx_net_free(&net);
 }
 
-/* The source goes away in mid-transfer; another life of it, with a new boot, serves the next ticket and
- * refuses the old one's. */
+/* The source goes away in mid-transfer; another life of it, with a new boot, serves the next ticket
+ * and refuses the old one's. */
 static void source_dies_and_lives_again(void **state)
 {
     struct pair *pair = open_pair(state, &kvx_small);
@@ -460,7 +460,8 @@ static void reader_dies_with_a_claim(void **state)
     close_pair(pair);
 }
 
-/* Control messages are held up while the ticket is cancelled on both sides, then come all at once. */
+/* Control messages are held up while the ticket is cancelled on both sides, then come all at
+ * once. */
 static void late_messages_are_ignored(void **state)
 {
     struct pair *pair = open_pair(state, &kvx_small);

@@ -11,8 +11,7 @@
 #include "worker/base/log.h"
 #include "worker/kvx/kvx_state.h"
 
-/* ---- posting
- * -------------------------------------------------------------------------------------- */
+/* ---- posting --------------------------------------------------------------------------------- */
 
 /* A call that ends something must not get lost; without memory for it this process cannot keep the
  * protocol, and its peers are better off seeing it die. */
@@ -78,8 +77,7 @@ static void wake(void *context)
     eventfd_write(kvx->wake, 1);
 }
 
-/* ---- life
- * ----------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 static void free_kvx(struct pd_kvx *kvx)
 {
@@ -139,8 +137,7 @@ size_t pd_kvx_pool_bytes(const struct pd_kv_pool *pool)
     return pd_layout_of_pool(pool, &layout, NULL) == PD_OK ? layout.total : 0;
 }
 
-/* ---- source
- * --------------------------------------------------------------------------------------- */
+/* ---- source ---------------------------------------------------------------------------------- */
 
 int pd_kvx_offer(struct pd_kvx *kvx, const struct pd_kvx_offer *offer)
 {
@@ -200,8 +197,7 @@ void pd_kvx_recycled(struct pd_kvx *kvx, const int32_t *blocks, size_t count)
     pd_pool_recycled(&kvx->pool, blocks, count);
 }
 
-/* ---- reader
- * --------------------------------------------------------------------------------------- */
+/* ---- reader ---------------------------------------------------------------------------------- */
 
 int pd_kvx_fetch(struct pd_kvx *kvx, uint64_t fetch, const struct pd_ticket *ticket)
 {
@@ -247,8 +243,7 @@ void pd_kvx_fetch_cancel(struct pd_kvx *kvx, uint64_t fetch)
     post(kvx, new_call(PD_CALL_CANCEL, fetch));
 }
 
-/* ---- control streams
- * ------------------------------------------------------------------------------ */
+/* ---- control streams ------------------------------------------------------------------------- */
 
 uint64_t pd_kvx_next_link_id(struct pd_kvx *kvx)
 {
@@ -300,8 +295,7 @@ void pd_kvx_receive(struct pd_kvx *kvx, uint64_t id, const uint8_t *bytes, size_
     post(kvx, call);
 }
 
-/* ---- reports
- * -------------------------------------------------------------------------------------- */
+/* ---- reports --------------------------------------------------------------------------------- */
 
 size_t pd_kvx_links(struct pd_kvx *kvx, struct pd_kvx_link_state *states, size_t capacity)
 {

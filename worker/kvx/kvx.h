@@ -2,8 +2,8 @@
  *
  * One pd_kvx per process holds both ends: tickets that this worker offers (source) and fetches of
  * other workers' tickets (reader). One thread of its own owns all of that state, moves the data
- * (tcp, shm) and runs the protocol; every function below only posts to its mailbox and returns, and every
- * callback runs on that thread and must not block.
+ * (tcp, shm) and runs the protocol; every function below only posts to its mailbox and returns, and
+ * every callback runs on that thread and must not block.
  *
  *        engine ──offer/ready/complete/revoke──▶ ┌─────┐ ──released──▶ engine           (source)
  *        engine ──fetch/want/cancel───────────▶ │ kvx │ ──claimed/sampled/complete/closed──▶ (reader)
@@ -51,29 +51,32 @@ struct pd_kvx_stats {
 struct pd_kvx_callbacks {
     void *engine; /* first argument of the engine's callbacks */
 
-    /* Source. Nobody reads the ticket's blocks any more and nobody can: free them. Once per offer. */
+    /* Source. Nobody reads the ticket's blocks any more and nobody can: free them. Once per
+     * offer. */
     void (*released)(void *engine, uint64_t generation);
 
     /* Reader. The source accepted the claim: `prompt` (borrowed for the call) is what the ticket
      * covers. The engine answers with pd_kvx_fetch_want. */
     void (*claimed)(void *engine, uint64_t fetch, const uint32_t *prompt, size_t count);
-    /* The whole prompt's KV is in place; first_token and finish (FinishReason) are the source's. Last callback
-     * of a fetch that went well; the source has been told to release. */
+    /* The whole prompt's KV is in place; first_token and finish (FinishReason) are the source's.
+     * Last callback of a fetch that went well; the source has been told to release. */
     void (*complete)(void *engine, uint64_t fetch, uint32_t first_token, int finish,
                      uint32_t source_cached, const struct pd_kvx_stats *stats);
-    /* The source has sampled (may come before the last bytes have landed). If `finish` is not NONE the
-     * answer ends here: cancel the fetch, nothing else needs to be read (rule 14). */
+    /* The source has sampled (may come before the last bytes have landed). If `finish` is not NONE
+     * the answer ends here: cancel the fetch, nothing else needs to be read (rule 14). */
     void (*sampled)(void *engine, uint64_t fetch, uint32_t first_token, int finish);
     /* The fetch is over without success: every read has ended, the destination blocks are the
-     * engine's again. `why` is for people. Last callback of a fetch that failed or was cancelled. */
+     * engine's again. `why` is for people. Last callback of a fetch that failed or was
+     * cancelled. */
     void (*closed)(void *engine, uint64_t fetch, bool cancelled, const char *why);
 
     void *link; /* first argument of the link's callbacks */
 
-    /* Reader: open a control stream to `address` and report pd_kvx_link_up or _down with this id. */
+    /* Reader: open a control stream to `address` and report pd_kvx_link_up or _down with this
+     * id. */
     void (*open_link)(void *link, uint64_t id, const char *address);
-    /* kvx has ended this link by itself: end the stream behind what was sent, of a link that is still
-     * being opened the attempt. Reports about the id are ignored from here on. */
+    /* kvx has ended this link by itself: end the stream behind what was sent, of a link that is
+     * still being opened the attempt. Reports about the id are ignored from here on. */
     void (*close_link)(void *link, uint64_t id);
     /* Either direction; `bytes` is malloc'ed and becomes the link's. */
     void (*send)(void *link, uint64_t id, uint8_t *bytes, size_t length);
@@ -93,19 +96,19 @@ struct pd_kvx_options {
     struct pd_kvx_callbacks callbacks;
 };
 
-/* Starts the thread. Reserves the generation words behind the pool in the exported memory if there is
- * room (pd_kvx_pool_bytes says how much to reserve). */
+/* Starts the thread. Reserves the generation words behind the pool in the exported memory if there
+ * is room (pd_kvx_pool_bytes says how much to reserve). */
 int pd_kvx_create(const struct pd_kvx_options *options, struct pd_kvx **kvx,
                   struct pd_error *error);
 
 /* Tears down all links, waits for all reads, calls what is owed, ends the thread. */
 void pd_kvx_destroy(struct pd_kvx *kvx);
 
-/* Bytes of the exported reservation for this pool: the pool, padded to pages, and one 64-bit generation
- * word per block. */
+/* Bytes of the exported reservation for this pool: the pool, padded to pages, and one 64-bit
+ * generation word per block. */
 size_t pd_kvx_pool_bytes(const struct pd_kv_pool *pool);
 
-/* ---- source: called by the engine ----------------------------------------------------------- */
+/* ---- source: called by the engine ------------------------------------------------------------ */
 
 struct pd_kvx_offer {
     uint64_t generation;   /* never reused within a boot */
@@ -125,31 +128,31 @@ void pd_kvx_ready(struct pd_kvx *kvx, uint64_t generation, uint32_t tokens);
 /* All of it is, and this is the sampled token. finish as in proto FinishReason. */
 void pd_kvx_complete(struct pd_kvx *kvx, uint64_t generation, uint32_t first_token, int finish,
                      uint32_t cached);
-/* The source gives up (cancel, failure): an unclaimed ticket is released at once, a claimed one when its
- * reader has released it or its link has been destroyed. */
+/* The source gives up (cancel, failure): an unclaimed ticket is released at once, a claimed one
+ * when its reader has released it or its link has been destroyed. */
 void pd_kvx_revoke(struct pd_kvx *kvx, uint64_t generation, const char *why);
 /* The Attach stream is lost: revokes the unclaimed offers that came by it. */
 void pd_kvx_forget_owner(struct pd_kvx *kvx, uint64_t owner);
 
-/* Called by the engine before it writes again to blocks that may ever have been offered: bumps their
- * generation words at once, on the caller's thread, so that a reader on this host that is still copying
- * finds out (rule 15). Cheap: one atomic add per block. */
+/* Called by the engine before it writes again to blocks that may ever have been offered: bumps
+ * their generation words at once, on the caller's thread, so that a reader on this host that is
+ * still copying finds out (rule 15). Cheap: one atomic add per block. */
 void pd_kvx_recycled(struct pd_kvx *kvx, const int32_t *blocks, size_t count);
 
-/* ---- reader: called by the engine ----------------------------------------------------------- */
+/* ---- reader: called by the engine ------------------------------------------------------------ */
 
 /* Claims a ticket. `fetch` is the engine's id, not reused within a boot. Answers by `claimed` or
  * `closed`, for a bad ticket too; PD_FULL (4096 are under way) or PD_NO_MEMORY: nothing follows. */
 int pd_kvx_fetch(struct pd_kvx *kvx, uint64_t fetch, const struct pd_ticket *ticket);
 /* After `claimed`: read tokens from block number `from_block` of the prompt on (those before it are
- * held already) into `blocks` (copied; one per block of the prompt, the first `from_block` ignored).
- * from_block == all blocks: nothing to read, only the first token is waited for. */
+ * held already) into `blocks` (copied; one per block of the prompt, the first `from_block`
+ * ignored). from_block == all blocks: nothing to read, only the first token is waited for. */
 void pd_kvx_fetch_want(struct pd_kvx *kvx, uint64_t fetch, size_t from_block, const int32_t *blocks,
                        size_t block_count);
 /* Ends in `closed`, unless `complete` was already on its way. */
 void pd_kvx_fetch_cancel(struct pd_kvx *kvx, uint64_t fetch);
 
-/* ---- control streams: called by the link room ----------------------------------------------- */
+/* ---- control streams: called by the link room ------------------------------------------------ */
 
 /* Reader side: the stream asked for by open_link. */
 void pd_kvx_link_up(struct pd_kvx *kvx, uint64_t id);
@@ -160,7 +163,7 @@ void pd_kvx_reader_up(struct pd_kvx *kvx, uint64_t id, const char *peer);
 /* A message on either kind of stream; `bytes` is copied. */
 void pd_kvx_receive(struct pd_kvx *kvx, uint64_t id, const uint8_t *bytes, size_t length);
 
-/* ---- for reports ---------------------------------------------------------------------------- */
+/* ---- for reports ----------------------------------------------------------------------------- */
 
 struct pd_kvx_link_state {
     char peer[129];

@@ -57,7 +57,8 @@ static inline uint32_t pd_layout_blocks_for(const struct pd_layout *layout, uint
     return tokens / layout->block_size + (tokens % layout->block_size != 0);
 }
 
-/* Which blocks a range of the pool covers. False unless it is a run of whole blocks of one plane. */
+/* Which blocks a range of the pool covers. False unless it is a run of whole blocks of one
+ * plane. */
 bool pd_layout_locate(const struct pd_layout *layout, uint64_t offset, uint64_t length,
                       uint32_t *first, uint32_t *count);
 

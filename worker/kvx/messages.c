@@ -5,8 +5,7 @@
 
 #include "proto/pd.pb-c.h"
 
-/* ---- packing
- * -------------------------------------------------------------------------------------- */
+/* ---- packing --------------------------------------------------------------------------------- */
 
 static uint8_t *pack(const ProtobufCMessage *message, size_t *length)
 {
@@ -203,8 +202,7 @@ uint8_t *pd_from_source_pack(const struct pd_from_source *from, size_t *length)
     return pack(&message.base, length);
 }
 
-/* ---- unpacking: the budget
- * ------------------------------------------------------------------------ */
+/* ---- unpacking: the budget ------------------------------------------------------------------- */
 
 /* protobuf-c takes about 50 bytes for a two-byte sub-message; the budget caps the sum. */
 struct budget {
@@ -251,8 +249,7 @@ static size_t from_source_budget(uint32_t max_tokens)
     return 32768 + 4 * (size_t)max_tokens + 256 * blocks_max(max_tokens);
 }
 
-/* ---- unpacking: fields
- * ---------------------------------------------------------------------------- */
+/* ---- unpacking: fields ----------------------------------------------------------------------- */
 
 static int take_name(const char *field, const char *from, char *to, size_t size,
                      struct pd_error *error)
@@ -429,8 +426,7 @@ static int take_claimed(const Pd__V1__KvClaimed *from, uint32_t max_tokens, stru
     return take_extents(from, to, error);
 }
 
-/* ---- unpacking: messages
- * -------------------------------------------------------------------------- */
+/* ---- unpacking: messages --------------------------------------------------------------------- */
 
 static int take_to_source(const Pd__V1__KvToSource *from, struct pd_to_source *to,
                           struct pd_error *error)
@@ -545,8 +541,7 @@ void pd_from_source_clear(struct pd_from_source *message)
     memset(message, 0, sizeof(*message));
 }
 
-/* ---- fingerprints
- * --------------------------------------------------------------------------------- */
+/* ---- fingerprints ---------------------------------------------------------------------------- */
 
 static int match_digest(const char *what, const uint8_t *source, const uint8_t *reader,
                         struct pd_error *error)

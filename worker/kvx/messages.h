@@ -26,8 +26,7 @@ enum {
     PD_KV_TO_SOURCE_MAX = 8192, /* bytes of one message to a source */
 };
 
-/* ---- reader to source
- * ----------------------------------------------------------------------------- */
+/* ---- reader to source ------------------------------------------------------------------------ */
 
 enum pd_to_source_kind {
     PD_TO_SOURCE_UNKNOWN, /* of a later protocol: ignored, but a sign of life */
@@ -62,8 +61,7 @@ struct pd_to_source {
     };
 };
 
-/* ---- source to reader
- * ----------------------------------------------------------------------------- */
+/* ---- source to reader ------------------------------------------------------------------------ */
 
 enum pd_from_source_kind {
     PD_FROM_SOURCE_UNKNOWN,
@@ -127,8 +125,7 @@ struct pd_from_source {
 /* Copies a sentence, cut to what fits. */
 void pd_kv_cut(char *to, size_t size, const char *from);
 
-/* ---- bytes
- * ---------------------------------------------------------------------------------------- */
+/* ---- bytes ----------------------------------------------------------------------------------- */
 
 /* malloc'ed bytes, or NULL if there is no memory. Structures are borrowed. */
 uint8_t *pd_to_source_pack(const struct pd_to_source *message, size_t *length);

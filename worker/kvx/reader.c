@@ -8,8 +8,7 @@
 
 enum { ABANDONED_MAX = 1024 }; /* cancelled claims of one link that the source has not answered */
 
-/* ---- life
- * ----------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 int pd_reader_create(const struct pd_reader_options *options, const struct pd_reader_world *world,
                      struct pd_reader **out)
@@ -48,8 +47,7 @@ static void free_fetch(struct fetch *fetch)
     free(fetch);
 }
 
-/* ---- the end of a fetch
- * --------------------------------------------------------------------------- */
+/* ---- the end of a fetch ---------------------------------------------------------------------- */
 
 /* Tells the engine that the destination blocks are its own again. Every read has ended, or its end
  * was destroyed: the callers see to that (8). */
@@ -126,7 +124,8 @@ static void leave(struct pd_reader *reader, uint64_t now, struct fetch *fetch, b
     }
 }
 
-/* A claim dies with its link and is never taken over to another one (10); no Release follows (7). */
+/* A claim dies with its link and is never taken over to another one (10); no Release follows
+ * (7). */
 void pd_fetch_lost(struct pd_reader *reader, uint64_t now, struct fetch *fetch, const char *why)
 {
     (void)now;
@@ -176,8 +175,7 @@ static void finish(struct pd_reader *reader, uint64_t now, struct fetch *fetch)
     free_fetch(fetch);
 }
 
-/* ---- reads
- * ---------------------------------------------------------------------------------------- */
+/* ---- reads ----------------------------------------------------------------------------------- */
 
 /* Blocks that are ready as a whole; the last one may be in part once the prompt is complete. */
 static size_t ready_blocks(const struct fetch *fetch, const struct pd_layout *layout)
@@ -185,7 +183,8 @@ static size_t ready_blocks(const struct fetch *fetch, const struct pd_layout *la
     return fetch->ready.complete ? fetch->blocks : fetch->ready.tokens / layout->block_size;
 }
 
-/* Whether the fetch has reads to post; plans the next chunk when the last one is planned through. */
+/* Whether the fetch has reads to post; plans the next chunk when the last one is planned
+ * through. */
 static bool refill(struct pd_reader *reader, struct fetch *fetch)
 {
     size_t ready = ready_blocks(fetch, &reader->options.layout);
@@ -271,8 +270,7 @@ void pd_reader_landed(struct pd_reader *reader, uint64_t now, uint64_t id,
     advance(reader, now, fetch);
 }
 
-/* ---- what the source says of a ticket
- * ------------------------------------------------------------- */
+/* ---- what the source says of a ticket -------------------------------------------------------- */
 
 static struct fetch *fetch_of(struct reader_link *link, uint64_t generation)
 {
@@ -429,8 +427,7 @@ void pd_fetch_message(struct pd_reader *reader, uint64_t now, struct reader_link
     }
 }
 
-/* ---- what the engine says
- * ------------------------------------------------------------------------- */
+/* ---- what the engine says -------------------------------------------------------------------- */
 
 /* Refused by name before a byte moves (12); the source checks the same of its own. */
 static int check_ticket(const struct pd_reader *reader, const struct pd_ticket *ticket,

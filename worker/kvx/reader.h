@@ -98,8 +98,7 @@ int pd_reader_create(const struct pd_reader_options *options, const struct pd_re
 void pd_reader_shutdown(struct pd_reader *reader, uint64_t now);
 void pd_reader_destroy(struct pd_reader *reader); /* after shutdown */
 
-/* ---- the engine's side; times in ns of one clock
- * ------------------------------------------------- */
+/* ---- the engine's side; times in ns of one clock --------------------------------------------- */
 
 /* PD_FULL, PD_NO_MEMORY, or PD_INVALID if the id is in use: nothing follows then. A ticket that
  * cannot be fetched is answered by `closed`. */
@@ -110,8 +109,7 @@ void pd_reader_want(struct pd_reader *reader, uint64_t now, uint64_t fetch, size
                     int32_t *blocks, size_t block_count);
 void pd_reader_cancel(struct pd_reader *reader, uint64_t now, uint64_t fetch);
 
-/* ---- links
- * ---------------------------------------------------------------------------------------- */
+/* ---- links ----------------------------------------------------------------------------------- */
 
 /* The control stream that `open` asked for is there. */
 void pd_reader_link_up(struct pd_reader *reader, uint64_t now, uint64_t link);

@@ -9,8 +9,7 @@
  * tried again at once. */
 static const uint64_t pause_first_ns = 100 * 1000000u, pause_longest_ns = 3000 * 1000000ull;
 
-/* ---- the table
- * ------------------------------------------------------------------------------------ */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 static struct reader_link *link_at(struct pd_list *node)
 {
@@ -75,8 +74,7 @@ static struct reader_link *find_link(struct pd_reader *reader, const char *insta
     return NULL;
 }
 
-/* ---- opening
- * -------------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static int open_link(struct pd_reader *reader, uint64_t now, struct reader_link *link,
                      const char *address, struct pd_error *error)
@@ -148,8 +146,7 @@ void pd_reader_link_up(struct pd_reader *reader, uint64_t now, uint64_t id)
     pd_link_send(reader, now, link, &message);
 }
 
-/* ---- the end of a link
- * ---------------------------------------------------------------------------- */
+/* ---- the end of a link ----------------------------------------------------------------------- */
 
 /* The order is the fence: first this end is destroyed, all of its connections, so that nothing
  * lands any more; then the fetches are closed and their blocks are the engine's (8, 9). */
@@ -219,8 +216,7 @@ void pd_reader_destroy(struct pd_reader *reader)
     free(reader);
 }
 
-/* ---- the source's hello
- * --------------------------------------------------------------------------- */
+/* ---- the source's hello ---------------------------------------------------------------------- */
 
 static bool wanted(const struct pd_reader *reader, const char *transport)
 {
@@ -344,8 +340,7 @@ void pd_reader_message(struct pd_reader *reader, uint64_t now, uint64_t id,
         pd_fetch_message(reader, now, link, message);
 }
 
-/* ---- time
- * ----------------------------------------------------------------------------------------- */
+/* ---- time ------------------------------------------------------------------------------------ */
 
 static bool claim_overdue(const struct reader_link *link, uint64_t now)
 {

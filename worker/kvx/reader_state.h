@@ -76,8 +76,7 @@ struct pd_reader {
     struct pd_reader_counters counters;
 };
 
-/* ---- reader.c, called by reader_link.c
- * ------------------------------------------------------------ */
+/* ---- reader.c, called by reader_link.c ------------------------------------------------------- */
 
 /* The link is up: claims, or closes the fetch if the ticket does not fit the source. */
 void pd_fetch_linked(struct pd_reader *reader, uint64_t now, struct fetch *fetch);
@@ -89,8 +88,7 @@ void pd_fetch_message(struct pd_reader *reader, uint64_t now, struct reader_link
 /* Posts reads while the window has room. The link may be lost by it. */
 void pd_link_pump(struct pd_reader *reader, uint64_t now, struct reader_link *link);
 
-/* ---- reader_link.c, called by reader.c
- * ------------------------------------------------------------ */
+/* ---- reader_link.c, called by reader.c ------------------------------------------------------- */
 
 /* The link for this ticket, opened if need be; NULL and an error if it cannot be had now. */
 struct reader_link *pd_link_for(struct pd_reader *reader, uint64_t now,

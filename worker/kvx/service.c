@@ -27,8 +27,7 @@ enum {
     RELEASE_SILENCES = 24, /* so does a ticket that is not released (21) */
 };
 
-/* ---- the source's world
- * --------------------------------------------------------------------------- */
+/* ---- the source's world ---------------------------------------------------------------------- */
 
 static void hand_over(struct pd_kvx *kvx, uint64_t link, uint8_t *bytes, size_t length)
 {
@@ -109,8 +108,7 @@ static void readers_link_changed(void *context, const char *reader, bool up, con
     log_link(context, "from", reader[0] ? reader : "an unnamed reader", up, transport, why);
 }
 
-/* ---- the reader's world
- * --------------------------------------------------------------------------- */
+/* ---- the reader's world ---------------------------------------------------------------------- */
 
 static uint64_t next_link(void *context)
 {
@@ -218,8 +216,7 @@ static void sources_link_changed(void *context, const char *source, bool up, con
     log_link(context, "to", source, up, transport, why);
 }
 
-/* ---- events of the transports
- * --------------------------------------------------------------------- */
+/* ---- events of the transports ---------------------------------------------------------------- */
 
 static bool on_may_read(void *context, uint64_t link, uint64_t generation, uint32_t first,
                         uint32_t count)
@@ -257,8 +254,7 @@ static void on_reader_lost(void *context, uint64_t link, const char *why)
     pd_reader_link_fail(kvx->reader, pd_clock_ns(), link, why);
 }
 
-/* ---- calls
- * ---------------------------------------------------------------------------------------- */
+/* ---- calls ----------------------------------------------------------------------------------- */
 
 static void take_offer(struct pd_kvx *kvx, uint64_t now, struct pd_kvx_call *call)
 {
@@ -403,8 +399,7 @@ static void take_calls(struct pd_kvx *kvx)
     }
 }
 
-/* ---- the turn
- * ------------------------------------------------------------------------------------- */
+/* ---- the turn -------------------------------------------------------------------------------- */
 
 static void on_wake(struct pd_watch *watch, uint32_t events)
 {
@@ -486,8 +481,7 @@ void *pd_kvx_service_run(void *context)
     return NULL;
 }
 
-/* ---- life
- * ----------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 static int add_transport(struct pd_kvx *kvx, const char *name, const struct pd_kvx_options *options,
                          struct pd_error *error)

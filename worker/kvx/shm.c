@@ -78,8 +78,7 @@ struct reader_end {
     struct pd_list in_busy;
 };
 
-/* ---- source
- * --------------------------------------------------------------------------------------- */
+/* ---- source ---------------------------------------------------------------------------------- */
 
 static void drop(struct connection *connection)
 {
@@ -241,8 +240,7 @@ static void withdraw(struct pd_source_end *base)
     free(end);
 }
 
-/* ---- reader
- * --------------------------------------------------------------------------------------- */
+/* ---- reader ---------------------------------------------------------------------------------- */
 
 /* The descriptor that came with the record; -1 if there is not exactly one. */
 static int take_descriptor(struct msghdr *message)
@@ -444,8 +442,7 @@ static void disconnect(struct pd_reader_end *base)
     free(end);
 }
 
-/* ---- life
- * ----------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 static void destroy(struct pd_transport *transport)
 {

@@ -52,8 +52,7 @@ struct pd_source {
     struct pd_source_counters counters;
 };
 
-/* ---- life
- * ----------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 int pd_source_create(const struct pd_source_options *options, const struct pd_source_world *world,
                      struct pd_source **out)
@@ -83,8 +82,7 @@ void pd_source_destroy(struct pd_source *source)
     free(source);
 }
 
-/* ---- tickets
- * -------------------------------------------------------------------------------------- */
+/* ---- tickets --------------------------------------------------------------------------------- */
 
 static int compare_runs(const void *a, const void *b)
 {
@@ -180,8 +178,7 @@ int pd_source_offer(struct pd_source *source, uint64_t now, struct pd_source_tic
     return PD_OK;
 }
 
-/* ---- what goes to a reader
- * ------------------------------------------------------------------------ */
+/* ---- what goes to a reader ------------------------------------------------------------------- */
 
 static void send(struct pd_source *source, uint64_t now, struct link *link,
                  const struct pd_from_source *message)
@@ -207,8 +204,7 @@ static void send_ending(struct pd_source *source, uint64_t now, struct link *lin
     send(source, now, link, &message);
 }
 
-/* ---- what the engine says
- * ------------------------------------------------------------------------- */
+/* ---- what the engine says -------------------------------------------------------------------- */
 
 /* Counts only rise: a message is the whole truth, and a repeated one changes nothing (5). */
 void pd_source_ready(struct pd_source *source, uint64_t now, uint64_t generation, uint32_t tokens)
@@ -239,7 +235,8 @@ void pd_source_complete(struct pd_source *source, uint64_t now, uint64_t generat
     send_ready(source, now, ticket);
 }
 
-/* An unclaimed ticket has no reader: free at once (1). A claimed one only tells its reader (3, 4). */
+/* An unclaimed ticket has no reader: free at once (1). A claimed one only tells its reader (3,
+ * 4). */
 void pd_source_revoke(struct pd_source *source, uint64_t now, uint64_t generation, const char *why)
 {
     struct pd_source_ticket *ticket = pd_idmap_get(&source->by_generation, generation);
@@ -271,8 +268,7 @@ void pd_source_forget_owner(struct pd_source *source, uint64_t owner)
     }
 }
 
-/* ---- links
- * ---------------------------------------------------------------------------------------- */
+/* ---- links ----------------------------------------------------------------------------------- */
 
 void pd_source_link_up(struct pd_source *source, uint64_t now, uint64_t id)
 {
@@ -422,8 +418,7 @@ static void on_hello(struct pd_source *source, uint64_t now, struct link *link,
     send(source, now, link, &answer);
 }
 
-/* ---- claims and releases
- * -------------------------------------------------------------------------- */
+/* ---- claims and releases --------------------------------------------------------------------- */
 
 /* The words of the ticket's blocks as they are now: they move only once the blocks have been freed
  * (15). NULL if there is no memory. */
@@ -533,7 +528,8 @@ void pd_source_message(struct pd_source *source, uint64_t now, uint64_t id,
         on_release(source, link, message->generation);
 }
 
-/* A range of one plane is blocks [first, first + count): all in one run of the ticket, all ready. */
+/* A range of one plane is blocks [first, first + count): all in one run of the ticket, all
+ * ready. */
 bool pd_source_may_read(const struct pd_source *source, uint64_t id, uint64_t generation,
                         uint32_t first, uint32_t count)
 {
@@ -562,8 +558,7 @@ bool pd_source_may_read(const struct pd_source *source, uint64_t id, uint64_t ge
     return ticket->runs[low].index + into + count <= ready;
 }
 
-/* ---- time
- * ----------------------------------------------------------------------------------------- */
+/* ---- time ------------------------------------------------------------------------------------ */
 
 /* Silence of the link is judged first; it takes no ticket's word for it (21). */
 static void tick_links(struct pd_source *source, uint64_t now)
@@ -587,7 +582,8 @@ static void tick_links(struct pd_source *source, uint64_t now)
 }
 
 /* No deadline frees what a reader has claimed: the one of a release ends the link, whose destroyed
- * end then is the fence. It takes the link's other tickets along, so it is long and counted (21). */
+ * end then is the fence. It takes the link's other tickets along, so it is long and counted
+ * (21). */
 static void tick_tickets(struct pd_source *source, uint64_t now)
 {
     struct pd_list *at = source->tickets.next;

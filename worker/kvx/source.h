@@ -70,8 +70,7 @@ int pd_source_create(const struct pd_source_options *options, const struct pd_so
 void pd_source_shutdown(struct pd_source *source);
 void pd_source_destroy(struct pd_source *source); /* after shutdown */
 
-/* ---- the engine's side; times in ns of one clock
- * ------------------------------------------------- */
+/* ---- the engine's side; times in ns of one clock --------------------------------------------- */
 
 /* Copies an offer into a ticket: no machine is involved, any thread. PD_INVALID if the numbers do
  * not fit the pool. */
@@ -87,8 +86,7 @@ void pd_source_complete(struct pd_source *source, uint64_t now, uint64_t generat
 void pd_source_revoke(struct pd_source *source, uint64_t now, uint64_t generation, const char *why);
 void pd_source_forget_owner(struct pd_source *source, uint64_t owner);
 
-/* ---- links
- * ---------------------------------------------------------------------------------------- */
+/* ---- links ----------------------------------------------------------------------------------- */
 
 void pd_source_link_up(struct pd_source *source, uint64_t now, uint64_t link);
 bool pd_source_has_link(const struct pd_source *source, uint64_t link);

@@ -48,8 +48,7 @@ static void lose(struct connection *connection, const char *why)
     transport->events.reader_lost(transport->events.context, connection->end->base.link, why);
 }
 
-/* ---- output
- * --------------------------------------------------------------------------------------- */
+/* ---- output ---------------------------------------------------------------------------------- */
 
 /* Sends what the socket takes of the output; false if the connection is broken. */
 static bool flush(struct connection *connection)
@@ -118,8 +117,7 @@ int pd_tcp_read(struct pd_reader_end *base, const struct pd_read *read)
     return flush(least) ? PD_OK : PD_IO;
 }
 
-/* ---- answers
- * -------------------------------------------------------------------------------------- */
+/* ---- answers --------------------------------------------------------------------------------- */
 
 enum progress { GO_ON, WAIT, LOST, LANDED };
 
@@ -209,8 +207,7 @@ static void receive(struct connection *connection)
         landed(connection);
 }
 
-/* ---- connecting
- * ----------------------------------------------------------------------------------- */
+/* ---- connecting ------------------------------------------------------------------------------ */
 
 static void connected(struct connection *connection)
 {

@@ -1,4 +1,5 @@
-/* The source's half of tcp: reads requests, asks whether they may be served, sends from the pool. */
+/* The source's half of tcp: reads requests, asks whether they may be served, sends from the
+ * pool. */
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -64,8 +65,7 @@ static void lose(struct connection *connection, const char *why)
         transport->events.source_lost(transport->events.context, connection->end->base.link, why);
 }
 
-/* ---- who is it?
- * ----------------------------------------------------------------------------------- */
+/* ---- who is it? ------------------------------------------------------------------------------ */
 
 static struct source_end *end_by_key(struct pd_tcp *tcp, uint64_t key)
 {
@@ -97,8 +97,7 @@ static bool welcome(struct connection *connection)
     return true;
 }
 
-/* ---- requests
- * ------------------------------------------------------------------------------------- */
+/* ---- requests -------------------------------------------------------------------------------- */
 
 static void consume(struct connection *connection, size_t bytes)
 {
@@ -106,7 +105,8 @@ static void consume(struct connection *connection, size_t bytes)
     memmove(connection->input, connection->input + bytes, connection->have);
 }
 
-/* Bytes of the request at the head of the input as far as they are known: of its header at first. */
+/* Bytes of the request at the head of the input as far as they are known: of its header at
+ * first. */
 static size_t request_bytes(const struct connection *connection)
 {
     uint32_t count;
@@ -223,8 +223,8 @@ static enum progress step(struct connection *connection, size_t *budget)
     return GO_ON;
 }
 
-/* A connection whose turn is over may hold requests in its input that no event will tell of: it asks to
- * be called again as soon as it can send. */
+/* A connection whose turn is over may hold requests in its input that no event will tell of: it
+ * asks to be called again as soon as it can send. */
 static void handle(struct pd_watch *watch, uint32_t events)
 {
     struct connection *connection = PD_OWNER(watch, struct connection, watch);
@@ -244,8 +244,7 @@ static void handle(struct pd_watch *watch, uint32_t events)
         pd_loop_change(loop, watch, EPOLLIN);
 }
 
-/* ---- the listener
- * --------------------------------------------------------------------------------- */
+/* ---- the listener ---------------------------------------------------------------------------- */
 
 static void admit(struct pd_tcp *tcp, int fd)
 {
@@ -337,8 +336,8 @@ static int listen_at(struct pd_tcp *tcp, const struct addrinfo *at)
     return PD_IO;
 }
 
-/* Readers are told where to connect to, and a wildcard is no place: without an address of its own this
- * process only reads. */
+/* Readers are told where to connect to, and a wildcard is no place: without an address of its own
+ * this process only reads. */
 int pd_tcp_listen(struct pd_tcp *tcp, const char *host, struct pd_error *error)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found;
@@ -365,8 +364,7 @@ void pd_tcp_close_listener(struct pd_tcp *tcp)
         close(fd);
 }
 
-/* ---- ends
- * ----------------------------------------------------------------------------------------- */
+/* ---- ends ------------------------------------------------------------------------------------ */
 
 int pd_tcp_serve(struct pd_transport *transport, uint64_t link, char address[PD_KV_ADDRESS],
                  uint64_t *key, struct pd_source_end **out, struct pd_error *error)
@@ -387,7 +385,8 @@ int pd_tcp_serve(struct pd_transport *transport, uint64_t link, char address[PD_
     return PD_OK;
 }
 
-/* The fence: after this no send of this link is made, and the reset throws away what was (9, 16). */
+/* The fence: after this no send of this link is made, and the reset throws away what was (9,
+ * 16). */
 void pd_tcp_withdraw(struct pd_source_end *base)
 {
     struct source_end *end = (struct source_end *)base;
