@@ -162,7 +162,6 @@ test: venv model
 	    unit='$(MAKES) check-unit' \
 	    module='$(MAKES) check-module' \
 	    link='$(MAKES) check-link check-worker check-pair' \
-	    hostile-worker='$(MAKES) check-hostile-worker' \
 	    oracle='$(MAKES) check-oracle' \
 	    cuda='$(MAKES) test-cuda' \
 	    e2e='$(MAKES) check-e2e' \
@@ -183,6 +182,7 @@ test: venv model
 # What takes longer: fuzzers for minutes, hostile peers of sanitized workers.
 test-long: venv model
 	@t/run fuzz='$(MAKES) check-fuzz FUZZ_SECONDS=180' \
+	    hostile-worker='$(MAKES) check-hostile-worker' \
 	    asan-hostile-worker='$(PARALLEL) $(ASAN) worker && $(MAKES) $(ASAN) check-hostile-worker' \
 	    tsan-hostile-worker='$(PARALLEL) $(TSAN) worker && $(MAKES) $(TSAN) check-hostile-worker'
 
