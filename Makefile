@@ -174,15 +174,14 @@ test: venv model
 	    asan-e2e='$(MAKES) $(ASAN) check-e2e-short' \
 	    tsan-build='$(PARALLEL) $(TSAN) worker unit && $(MAKES) BUILD=build/tsan SANITIZER= module' \
 	    tsan-unit='$(MAKES) $(TSAN) check-unit' \
-	    tsan-link='$(MAKES) $(TSAN) check-link check-worker' \
 	    tsan-e2e='$(MAKES) $(TSAN) check-e2e-worker' \
-	    fuzz='$(MAKES) check-fuzz' \
 	    package='t/package'
 
-# What takes longer: fuzzers for minutes, hostile peers of sanitized workers.
+# What takes longer: fuzzers for minutes, hostile peers, and the link with sanitized workers.
 test-long: venv model
 	@t/run fuzz='$(MAKES) check-fuzz FUZZ_SECONDS=180' \
 	    hostile-worker='$(MAKES) check-hostile-worker' \
+	    tsan-link='$(PARALLEL) $(TSAN) worker && $(MAKES) $(TSAN) check-link check-worker' \
 	    asan-hostile-worker='$(PARALLEL) $(ASAN) worker && $(MAKES) $(ASAN) check-hostile-worker' \
 	    tsan-hostile-worker='$(PARALLEL) $(TSAN) worker && $(MAKES) $(TSAN) check-hostile-worker'
 

@@ -24,8 +24,8 @@ check-e2e-http2: all venv model
 SLOW := PD_SLOWNESS=4 PD_PATIENCE=120 $(CLUSTER)
 
 check-e2e-short: all check-e2e-worker
+	$(SLOW) --prefill 2 --decode 2 --nginx-workers 2 -- $(PYTHON) t/e2e/killing.py
 
 check-e2e-worker: worker venv model
 	$(SLOW) --kv shm -- sh t/e2e/curl.sh
 	$(SLOW) --kv tcp --register -- $(PYTHON) t/e2e/leaving.py
-	$(SLOW) --prefill 2 --decode 2 --nginx-workers 2 -- $(PYTHON) t/e2e/killing.py
