@@ -61,9 +61,13 @@ struct pair {
 
 static const int32_t blocks[8] = {30, 31, 32, 33, 34, 35, 36, 37};
 
-static inline void quick(struct pd_kvx_options *options)
+/* Long, so that a busy machine does not look like a silent peer; short where a test waits for it. */
+enum { PATIENT_MS = 2000, HASTY_MS = 400 };
+static uint32_t silence_ms = PATIENT_MS;
+
+static inline void set_silence(struct pd_kvx_options *options)
 {
-    options->silence_ms = 400;
+    options->silence_ms = silence_ms;
 }
 
 static inline void open_pair(struct pair *pair, const char *transport)
@@ -72,8 +76,8 @@ static inline void open_pair(struct pair *pair, const char *transport)
     kvx_net_init(&pair->net);
     pair->net.tap = tap;
     pair->net.tap_context = &pair->tapped;
-    pair->source = kvx_start(&pair->net, "p0", transport, &kvx_small, quick);
-    pair->reader = kvx_start(&pair->net, "d0", transport, &kvx_small, quick);
+    pair->source = kvx_start(&pair->net, "p0", transport, &kvx_small, set_silence);
+    pair->reader = kvx_start(&pair->net, "d0", transport, &kvx_small, set_silence);
 }
 
 static inline void fetch(struct pair *pair, uint64_t generation)

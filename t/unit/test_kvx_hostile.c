@@ -126,7 +126,9 @@ static void silent_strangers_do_not_stay(void **state)
     int fds[80];
 
     (void)state;
+    silence_ms = HASTY_MS;
     begin(&pair, "tcp");
+    silence_ms = PATIENT_MS;
     for (size_t i = 0; i < 80; i++)
         fds[i] = knock(&pair);
     assert_int_equal(send(fds[79], "pdkv", 4, MSG_NOSIGNAL), 4); /* half a hello */
@@ -429,7 +431,9 @@ static void lie_to_the_reader(enum lie lie)
     int listener = listen_tcp(address), first, second;
     uint8_t request[8192];
 
+    silence_ms = lie == SILENT ? HASTY_MS : PATIENT_MS;
     open_pair(&pair, "tcp");
+    silence_ms = PATIENT_MS;
     pair.tapped.other_address = address;
     fetch(&pair, 1);
     first = take_caller(listener, lie > WRONG_ACK);

@@ -39,7 +39,9 @@ static void strangers_do_not_get_the_mapping(void **state)
     int fd;
 
     (void)state;
+    silence_ms = HASTY_MS;
     begin(&pair, "shm");
+    silence_ms = PATIENT_MS;
     fd = knock_shm(&pair);
     say_hello(fd, "pdkvshm1", pair.tapped.hello.link_key ^ 1);
     assert_int_equal(recv(fd, &byte, 1, 0), 0);
@@ -269,13 +271,13 @@ static void auto_takes_tcp_where_memory_cannot_be_shared(void **state)
     open_pair(&pair, "auto");
     kvx_free(pair.source);
     kvx_unsealed = true;
-    pair.source = kvx_start(&pair.net, "p0", "auto", &kvx_small, quick);
+    pair.source = kvx_start(&pair.net, "p0", "auto", &kvx_small, set_silence);
     kvx_unsealed = false;
     expect_transport(&pair, "tcp", "no shm: the size of the pool's memory is not sealed");
     open_pair(&pair, "auto");
     kvx_free(pair.source);
     kvx_without_words = true;
-    pair.source = kvx_start(&pair.net, "p0", "auto", &kvx_small, quick);
+    pair.source = kvx_start(&pair.net, "p0", "auto", &kvx_small, set_silence);
     kvx_without_words = false;
     expect_transport(&pair, "tcp", "no shm: the pool's memory has no room for generation words");
 }
@@ -297,7 +299,7 @@ static void wildcard_address_only_reads(void **state)
     open_pair(&pair, "tcp");
     kvx_free(pair.reader);
     pair.reader = kvx_start(&pair.net, "d0", "tcp", &kvx_small, on_all_addresses);
-    other = kvx_start(&pair.net, "d1", "tcp", &kvx_small, quick);
+    other = kvx_start(&pair.net, "d1", "tcp", &kvx_small, set_silence);
     kvx_prompt_init(&prompt, pair.reader, 9, 64, NULL, 0);
     kvx_ticket(pair.reader, &prompt, &ticket);
     assert_int_equal(pd_kvx_fetch(other->kvx, 9, &ticket), PD_OK);
@@ -314,7 +316,7 @@ static void no_transport_in_common_is_refused(void **state)
     (void)state;
     open_pair(&pair, "tcp");
     kvx_free(pair.reader);
-    pair.reader = kvx_start(&pair.net, "d0", "shm", &kvx_small, quick);
+    pair.reader = kvx_start(&pair.net, "d0", "shm", &kvx_small, set_silence);
     fetch(&pair, 1);
     assert_non_null(strstr(kvx_expect(pair.reader, KVX_CLOSED, 1).why,
                            "refused by p0: no transport in common: no shm: the source does not"));
