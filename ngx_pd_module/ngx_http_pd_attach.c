@@ -17,6 +17,8 @@
 #include "ngx_http_pd_attach.h"
 #include "ngx_http_pd_attempt.h"
 #include "ngx_http_pd_hello.h"
+#include "ngx_http_pd_report.h"
+#include "ngx_http_pd_slot.h"
 #include "ngx_http_pd_unpack.h"
 
 
@@ -49,9 +51,6 @@ static void ngx_http_pd_attach_on_closed(void *data, ngx_str_t *why);
 static void ngx_http_pd_attach_on_shutdown(void *data, ngx_uint_t at_once);
 static ngx_int_t ngx_http_pd_attach_on_hello(ngx_http_pd_attach_t *attach,
     Pd__V1__WorkerHello *hello);
-static void ngx_http_pd_attach_on_load(ngx_http_pd_attach_t *attach,
-    Pd__V1__LoadReport *load);
-static void ngx_http_pd_attach_on_drain(ngx_http_pd_attach_t *attach);
 
 
 static const ngx_http_pd_h2_handlers_t  ngx_http_pd_attach_handlers = {
@@ -197,7 +196,7 @@ ngx_http_pd_attach_destroy(ngx_http_pd_attach_t *attach)
     worker = ngx_http_pd_zone_worker(zone, attach->index, attach->id);
 
     if (worker) {
-        ngx_http_pd_zone_set_attached(zone, worker, 0);
+        ngx_http_pd_slot_set_attached(zone, worker, 0);
     }
 
     ngx_http_pd_zone_unlock(zone);
@@ -480,7 +479,7 @@ ngx_http_pd_attach_down(ngx_http_pd_attach_t *attach, ngx_str_t *why)
 
     if (worker) {
         worker->tried = 1;
-        ngx_http_pd_zone_set_attached(zone, worker, 0);
+        ngx_http_pd_slot_set_attached(zone, worker, 0);
     }
 
     ngx_http_pd_zone_unlock(zone);
@@ -492,7 +491,7 @@ ngx_http_pd_attach_down(ngx_http_pd_attach_t *attach, ngx_str_t *why)
     ngx_log_error(level, process->log, 0, "pd: %s worker \"%V\": %V",
                   was_up ? "lost" : "cannot attach to", &attach->name, why);
 
-    ngx_http_pd_dispatch_lost(attach);
+    ngx_http_pd_failure_lost(attach);
     ngx_http_pd_outbox_clear(&attach->outbox);
 
     if (attach->timer.timer_set) {
@@ -589,7 +588,7 @@ ngx_http_pd_attach_on_message(void *data, u_char *p, size_t len)
     switch (message->kind_case) {
 
     case PD__V1__FROM_WORKER__KIND_LOAD:
-        ngx_http_pd_attach_on_load(attach, message->load);
+        ngx_http_pd_report_alone(attach, message->load);
         break;
 
     case PD__V1__FROM_WORKER__KIND_PLACED:
@@ -601,11 +600,11 @@ ngx_http_pd_attach_on_message(void *data, u_char *p, size_t len)
         break;
 
     case PD__V1__FROM_WORKER__KIND_FAILED:
-        ngx_http_pd_dispatch_failed(attach, message->failed);
+        ngx_http_pd_failure_message(attach, message->failed);
         break;
 
     case PD__V1__FROM_WORKER__KIND_DRAIN:
-        ngx_http_pd_attach_on_drain(attach);
+        ngx_http_pd_report_drain(attach);
         break;
 
     default:
@@ -657,7 +656,7 @@ ngx_http_pd_attach_on_hello(ngx_http_pd_attach_t *attach,
     attach->submitted = 0;
     attach->heartbeats = 0;
 
-    ngx_http_pd_zone_set_attached(zone, worker, 1);
+    ngx_http_pd_slot_set_attached(zone, worker, 1);
     ngx_http_pd_ledger_run(zone);
 
     ngx_http_pd_zone_unlock(zone);
@@ -669,89 +668,4 @@ ngx_http_pd_attach_on_hello(ngx_http_pd_attach_t *attach,
     }
 
     return NGX_OK;
-}
-
-
-static void
-ngx_http_pd_attach_on_load(ngx_http_pd_attach_t *attach,
-    Pd__V1__LoadReport *load)
-{
-    ngx_http_pd_zone_t  *zone;
-
-    zone = attach->process->zone;
-
-    ngx_http_pd_zone_lock(zone);
-
-    ngx_http_pd_attach_report(attach, load);
-    ngx_http_pd_ledger_run(zone);
-
-    ngx_http_pd_zone_unlock(zone);
-}
-
-
-/*
- * Reports of one worker reach the processes out of order: the engine's step
- * counter tells which is newer.
- */
-
-void
-ngx_http_pd_attach_report(ngx_http_pd_attach_t *attach,
-    Pd__V1__LoadReport *load)
-{
-    ngx_queue_t           *q;
-    ngx_http_pd_side_t    *side;
-    ngx_http_pd_zone_t    *zone;
-    ngx_http_pd_worker_t  *worker;
-
-    zone = attach->process->zone;
-    worker = ngx_http_pd_zone_worker(zone, attach->index, attach->id);
-
-    if (worker && worker->boot == attach->boot
-        && load->steps >= worker->steps)
-    {
-        worker->reported = ngx_http_pd_now_us();
-        worker->steps = load->steps;
-        worker->queued_tokens = load->prefill_queued_tokens;
-        worker->kv_free = ngx_min(load->kv_free, worker->kv_blocks);
-        worker->running = load->running;
-        worker->waiting = load->waiting;
-        worker->draining = load->draining;
-    }
-
-    while (!ngx_queue_empty(&attach->unseen)) {
-        q = ngx_queue_head(&attach->unseen);
-        side = ngx_queue_data(q, ngx_http_pd_side_t, unseen);
-
-        if (side->order > load->last_submission) {
-            break;
-        }
-
-        ngx_queue_remove(q);
-        side->waits = 0;
-
-        ngx_http_pd_ledger_seen(zone, side->attempt->record, side->decode);
-    }
-}
-
-
-static void
-ngx_http_pd_attach_on_drain(ngx_http_pd_attach_t *attach)
-{
-    ngx_http_pd_zone_t    *zone;
-    ngx_http_pd_worker_t  *worker;
-
-    zone = attach->process->zone;
-
-    ngx_http_pd_zone_lock(zone);
-
-    worker = ngx_http_pd_zone_worker(zone, attach->index, attach->id);
-
-    if (worker && worker->boot == attach->boot) {
-        worker->draining = 1;
-    }
-
-    ngx_http_pd_zone_unlock(zone);
-
-    ngx_log_error(NGX_LOG_NOTICE, attach->process->log, 0,
-                  "pd: worker \"%V\" drains", &attach->name);
 }

@@ -91,10 +91,6 @@ void ngx_http_pd_attach_drop(ngx_http_pd_side_t *side, ngx_uint_t cancel,
 /* no submission follows on this stream */
 void ngx_http_pd_attach_drain(ngx_http_pd_attach_t *attach);
 
-/* under the zone's lock: a load report, alone or with a step */
-void ngx_http_pd_attach_report(ngx_http_pd_attach_t *attach,
-    Pd__V1__LoadReport *load);
-
 /* sends what it can, now */
 void ngx_http_pd_attach_flush(ngx_http_pd_attach_t *attach);
 

@@ -1,7 +1,7 @@
 
 /*
- * A job's inner life, shared by the two halves of the dispatcher: job.c (its
- * beginning, its waiting, its end) and dispatch.c (what its workers say).
+ * A job's inner life, shared by the dispatcher's files: attempt.c (its tries,
+ * its waiting, its end), dispatch.c and failure.c (what its workers say).
  */
 
 
@@ -56,11 +56,19 @@ struct ngx_http_pd_attempt_s {
 };
 
 
-/* --- ngx_http_pd_job.c --- */
+/* --- ngx_http_pd_attempt.c --- */
 
 /* the attempt of a number that came from a worker, or NULL */
 ngx_http_pd_attempt_t *ngx_http_pd_attempt_find(ngx_http_pd_process_t *process,
     uint64_t number);
+
+/* submits to the workers that the record names; waits for such a grant */
+void ngx_http_pd_attempt_start(ngx_http_pd_attempt_t *attempt);
+void ngx_http_pd_attempt_wait(ngx_http_pd_attempt_t *attempt);
+
+/* handlers of its two events */
+void ngx_http_pd_attempt_timer(ngx_event_t *ev);
+void ngx_http_pd_attempt_later(ngx_event_t *ev);
 
 /* grants of the shared zone are taken and sent */
 void ngx_http_pd_attempt_grants(ngx_http_pd_process_t *process);
@@ -86,10 +94,11 @@ void ngx_http_pd_attempt_unhold(ngx_http_pd_attempt_t *attempt);
 /* where it is, for a log line */
 const char *ngx_http_pd_attempt_stage(ngx_http_pd_attempt_t *attempt);
 
-/*
- * The end: workers that still know of it are told why, the consumer hears the
- * result.  The attempt is gone after this.
- */
+/* the end: workers that still know of it are told why */
+void ngx_http_pd_attempt_end(ngx_http_pd_attempt_t *attempt,
+    Pd__V1__Cancel__Reason reason);
+
+/* the same, and the consumer hears the result; the attempt is gone */
 void ngx_http_pd_attempt_done(ngx_http_pd_attempt_t *attempt,
     ngx_http_pd_result_t *result, Pd__V1__Cancel__Reason reason);
 
@@ -108,11 +117,23 @@ void ngx_http_pd_dispatch_placed(ngx_http_pd_attach_t *attach,
     Pd__V1__Placed *placed);
 void ngx_http_pd_dispatch_step(ngx_http_pd_attach_t *attach,
     Pd__V1__Step *step);
-void ngx_http_pd_dispatch_failed(ngx_http_pd_attach_t *attach,
+
+/* the job's part that a message is about; NULL: it is over, or never was */
+ngx_http_pd_side_t *ngx_http_pd_dispatch_side(ngx_http_pd_attach_t *attach,
+    uint64_t request, uint32_t attempt);
+
+/* for the logs: when and how the worker's part ended */
+void ngx_http_pd_dispatch_side_over(ngx_http_pd_side_t *side,
+    ngx_uint_t status, Pd__V1__Timing *timing);
+
+
+/* --- ngx_http_pd_failure.c --- */
+
+void ngx_http_pd_failure_message(ngx_http_pd_attach_t *attach,
     Pd__V1__Failed *failed);
 
 /* the stream is gone */
-void ngx_http_pd_dispatch_lost(ngx_http_pd_attach_t *attach);
+void ngx_http_pd_failure_lost(ngx_http_pd_attach_t *attach);
 
 
 #endif /* _NGX_HTTP_PD_ATTEMPT_H_INCLUDED_ */

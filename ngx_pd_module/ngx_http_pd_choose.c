@@ -17,6 +17,7 @@
 
 
 #include "ngx_http_pd_choose.h"
+#include "ngx_http_pd_slot.h"
 
 
 #define ngx_http_pd_role(r)    (1u << (r))
@@ -224,7 +225,7 @@ ngx_http_pd_choose_fits(ngx_http_pd_zone_t *zone, ngx_http_pd_search_t *search,
 
     if (!ngx_http_pd_choose_serves(worker, record->cluster, record->model)
         || !(ngx_http_pd_role(worker->role) & search->roles)
-        || !ngx_http_pd_zone_attached(zone, record->slot, worker))
+        || !ngx_http_pd_slot_attached(zone, record->slot, worker))
     {
         return 0;
     }
@@ -390,7 +391,7 @@ ngx_http_pd_choose_possible(ngx_http_pd_zone_t *zone, ngx_uint_t cluster,
 
         if (!ngx_http_pd_choose_serves(worker, cluster, model)
             || worker->role == PD__V1__ROLE__ROLE_DECODE
-            || !ngx_http_pd_zone_attached_any(zone, worker))
+            || !ngx_http_pd_slot_attached_any(zone, worker))
         {
             continue;
         }
@@ -405,7 +406,7 @@ ngx_http_pd_choose_possible(ngx_http_pd_zone_t *zone, ngx_uint_t cluster,
             if (ngx_http_pd_choose_serves(other, cluster, model)
                 && other->role == PD__V1__ROLE__ROLE_DECODE
                 && ngx_http_pd_choose_pair_fits(worker, other)
-                && ngx_http_pd_zone_attached_any(zone, other))
+                && ngx_http_pd_slot_attached_any(zone, other))
             {
                 return 1;
             }

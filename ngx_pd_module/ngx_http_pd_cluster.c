@@ -29,8 +29,14 @@
 
 static char *ngx_http_pd_cluster_worker(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
+static char *ngx_http_pd_cluster_worker_address(ngx_conf_t *cf,
+    ngx_http_pd_cluster_t *cluster, ngx_str_t *value, ngx_url_t *u);
 static char *ngx_http_pd_cluster_worker_param(ngx_conf_t *cf,
     ngx_http_pd_worker_conf_t *worker, ngx_str_t *value);
+static char *ngx_http_pd_cluster_worker_role(ngx_conf_t *cf,
+    ngx_http_pd_worker_conf_t *worker, ngx_str_t *value);
+static char *ngx_http_pd_cluster_worker_number(ngx_conf_t *cf,
+    ngx_str_t *value, size_t name, ngx_int_t max, ngx_uint_t *number);
 static char *ngx_http_pd_cluster_register(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 static char *ngx_http_pd_cluster_queue(ngx_conf_t *cf, ngx_command_t *cmd,
@@ -294,17 +300,9 @@ ngx_http_pd_cluster_worker(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     ngx_str_t                  *value;
     ngx_url_t                   u;
     ngx_uint_t                  i;
-    ngx_http_pd_worker_conf_t  *worker, *others;
+    ngx_http_pd_worker_conf_t  *worker;
 
     value = cf->args->elts;
-
-    if (value[1].len > NGX_HTTP_PD_ADDRESS_MAX) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "too long address \"%V\" in \"worker\": "
-                           "at most %d characters fit",
-                           &value[1], NGX_HTTP_PD_ADDRESS_MAX);
-        return NGX_CONF_ERROR;
-    }
 
     if (cluster->main->workers++ == NGX_HTTP_PD_WORKERS_MAX) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
@@ -313,35 +311,9 @@ ngx_http_pd_cluster_worker(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return NGX_CONF_ERROR;
     }
 
-    others = cluster->workers.elts;
-
-    for (i = 0; i < cluster->workers.nelts; i++) {
-        if (others[i].address.len == value[1].len
-            && ngx_strncmp(others[i].address.data, value[1].data,
-                           value[1].len)
-               == 0)
-        {
-            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "duplicate worker \"%V\" in \"pd_cluster %V\"",
-                               &value[1], &cluster->name);
-            return NGX_CONF_ERROR;
-        }
-    }
-
-    ngx_memzero(&u, sizeof(ngx_url_t));
-    u.url = value[1];
-
-    if (ngx_parse_url(cf->pool, &u) != NGX_OK) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "%s in \"worker %V\": write HOST:PORT",
-                           u.err ? u.err : "invalid address", &value[1]);
-        return NGX_CONF_ERROR;
-    }
-
-    if (u.no_port && u.family != AF_UNIX) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "no port in \"worker %V\": write %V:9000",
-                           &value[1], &value[1]);
+    if (ngx_http_pd_cluster_worker_address(cf, cluster, &value[1], &u)
+        != NGX_CONF_OK)
+    {
         return NGX_CONF_ERROR;
     }
 
@@ -370,91 +342,134 @@ ngx_http_pd_cluster_worker(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
 
 static char *
-ngx_http_pd_cluster_worker_param(ngx_conf_t *cf,
-    ngx_http_pd_worker_conf_t *worker, ngx_str_t *value)
+ngx_http_pd_cluster_worker_address(ngx_conf_t *cf,
+    ngx_http_pd_cluster_t *cluster, ngx_str_t *value, ngx_url_t *u)
 {
-    ngx_int_t         n;
-    ngx_str_t         s;
-    ngx_conf_enum_t  *role;
+    ngx_uint_t                  i;
+    ngx_http_pd_worker_conf_t  *others;
 
-    if (ngx_strncmp(value->data, "role=", 5) == 0) {
-
-        s.data = value->data + 5;
-        s.len = value->len - 5;
-
-        for (role = ngx_http_pd_cluster_roles; role->name.len; role++) {
-            if (role->name.len == s.len
-                && ngx_strncmp(role->name.data, s.data, s.len) == 0)
-            {
-                worker->role = role->value;
-                return NGX_CONF_OK;
-            }
-        }
-
+    if (value->len > NGX_HTTP_PD_ADDRESS_MAX) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid role \"%V\" in \"worker\": "
-                           "use prefill, decode or mixed", &s);
+                           "too long address \"%V\" in \"worker\": "
+                           "at most %d characters fit",
+                           value, NGX_HTTP_PD_ADDRESS_MAX);
         return NGX_CONF_ERROR;
     }
 
-    if (ngx_strncmp(value->data, "zone=", 5) == 0) {
+    others = cluster->workers.elts;
 
-        worker->zone.data = value->data + 5;
-        worker->zone.len = value->len - 5;
-
-        if (worker->zone.len == 0 || worker->zone.len > NGX_HTTP_PD_NAME_MAX) {
-            goto invalid;
+    for (i = 0; i < cluster->workers.nelts; i++) {
+        if (others[i].address.len == value->len
+            && ngx_strncmp(others[i].address.data, value->data, value->len)
+               == 0)
+        {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "duplicate worker \"%V\" in \"pd_cluster %V\"",
+                               value, &cluster->name);
+            return NGX_CONF_ERROR;
         }
+    }
 
-        return NGX_CONF_OK;
+    ngx_memzero(u, sizeof(ngx_url_t));
+    u->url = *value;
+
+    if (ngx_parse_url(cf->pool, u) != NGX_OK) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "%s in \"worker %V\": write HOST:PORT",
+                           u->err ? u->err : "invalid address", value);
+        return NGX_CONF_ERROR;
+    }
+
+    if (u->no_port && u->family != AF_UNIX) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "no port in \"worker %V\": write %V:9000",
+                           value, value);
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_pd_cluster_worker_param(ngx_conf_t *cf,
+    ngx_http_pd_worker_conf_t *worker, ngx_str_t *value)
+{
+    if (ngx_strncmp(value->data, "role=", 5) == 0) {
+        return ngx_http_pd_cluster_worker_role(cf, worker, value);
     }
 
     if (ngx_strncmp(value->data, "weight=", 7) == 0) {
-
-        n = ngx_atoi(value->data + 7, value->len - 7);
-
-        if (n < 1 || n > 1000) {
-            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "invalid \"%V\" in \"worker\": "
-                               "use weight=1 to weight=1000", value);
-            return NGX_CONF_ERROR;
-        }
-
-        worker->weight = n;
-        return NGX_CONF_OK;
+        return ngx_http_pd_cluster_worker_number(cf, value, 7, 1000,
+                                                 &worker->weight);
     }
 
     if (ngx_strncmp(value->data, "max_streams=", 12) == 0) {
+        return ngx_http_pd_cluster_worker_number(cf, value, 12, 65535,
+                                                 &worker->max_streams);
+    }
 
-        n = ngx_atoi(value->data + 12, value->len - 12);
-
-        if (n < 1 || n > 65535) {
-            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "invalid \"%V\" in \"worker\": "
-                               "use max_streams=1 to max_streams=65535",
-                               value);
-            return NGX_CONF_ERROR;
-        }
-
-        worker->max_streams = n;
+    if (ngx_strncmp(value->data, "zone=", 5) == 0
+        && value->len > 5 && value->len <= 5 + NGX_HTTP_PD_NAME_MAX)
+    {
+        worker->zone.data = value->data + 5;
+        worker->zone.len = value->len - 5;
         return NGX_CONF_OK;
     }
 
-    if (value->len == 4 && ngx_strncmp(value->data, "down", 4) == 0) {
+    if (ngx_strcmp(value->data, "down") == 0) {
         worker->down = 1;
         return NGX_CONF_OK;
     }
 
-    if (value->len == 6 && ngx_strncmp(value->data, "backup", 6) == 0) {
+    if (ngx_strcmp(value->data, "backup") == 0) {
         worker->backup = 1;
         return NGX_CONF_OK;
     }
 
-invalid:
-
     ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                        "invalid parameter \"%V\" in \"worker\": use role=, "
                        "zone=, weight=, max_streams=, down or backup", value);
+    return NGX_CONF_ERROR;
+}
+
+
+static char *
+ngx_http_pd_cluster_worker_role(ngx_conf_t *cf,
+    ngx_http_pd_worker_conf_t *worker, ngx_str_t *value)
+{
+    ngx_conf_enum_t  *role;
+
+    for (role = ngx_http_pd_cluster_roles; role->name.len; role++) {
+        if (ngx_strcmp(value->data + 5, role->name.data) == 0) {
+            worker->role = role->value;
+            return NGX_CONF_OK;
+        }
+    }
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "invalid role \"%s\" in \"worker\": "
+                       "use prefill, decode or mixed", value->data + 5);
+    return NGX_CONF_ERROR;
+}
+
+
+static char *
+ngx_http_pd_cluster_worker_number(ngx_conf_t *cf, ngx_str_t *value,
+    size_t name, ngx_int_t max, ngx_uint_t *number)
+{
+    ngx_int_t  n;
+
+    n = ngx_atoi(value->data + name, value->len - name);
+
+    if (n >= 1 && n <= max) {
+        *number = n;
+        return NGX_CONF_OK;
+    }
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "invalid \"%V\" in \"worker\": use %*s1 to %*s%i",
+                       value, name, value->data, name, value->data, max);
     return NGX_CONF_ERROR;
 }
 

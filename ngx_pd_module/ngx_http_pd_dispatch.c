@@ -22,10 +22,9 @@
 
 
 #include "ngx_http_pd_attempt.h"
+#include "ngx_http_pd_report.h"
 
 
-static ngx_http_pd_side_t *ngx_http_pd_dispatch_side(
-    ngx_http_pd_attach_t *attach, uint64_t request, uint32_t attempt);
 static void ngx_http_pd_dispatch_hand_over(ngx_http_pd_attempt_t *attempt,
     Pd__V1__Ticket *ticket);
 static ngx_uint_t ngx_http_pd_dispatch_ticket_ok(Pd__V1__Ticket *ticket);
@@ -43,24 +42,9 @@ static ngx_int_t ngx_http_pd_dispatch_deliver(ngx_http_pd_attempt_t *attempt,
     Pd__V1__SequenceStep *seq);
 static void ngx_http_pd_dispatch_finish(ngx_http_pd_attempt_t *attempt,
     Pd__V1__Finished *finished);
-static void ngx_http_pd_dispatch_refused(ngx_http_pd_attempt_t *attempt,
-    ngx_http_pd_attach_t *attach, ngx_uint_t decode,
-    Pd__V1__Failed__Code code, const char *message);
-static ngx_int_t ngx_http_pd_dispatch_other_decode(
-    ngx_http_pd_attempt_t *attempt, ngx_uint_t avoid);
-static void ngx_http_pd_dispatch_side_over(ngx_http_pd_side_t *side,
-    ngx_uint_t status, Pd__V1__Timing *timing);
-static void ngx_http_pd_dispatch_redirect(ngx_http_pd_attempt_t *attempt,
-    ngx_uint_t prompt_tokens, const char *message);
-static void ngx_http_pd_dispatch_param(ngx_http_pd_attempt_t *attempt,
-    const char *param);
-static void ngx_http_pd_dispatch_text(u_char *dst, size_t size,
-    const char *src);
 
 
-/* the job's part that the message is about; NULL: it is over, or never was */
-
-static ngx_http_pd_side_t *
+ngx_http_pd_side_t *
 ngx_http_pd_dispatch_side(ngx_http_pd_attach_t *attach, uint64_t request,
     uint32_t number)
 {
@@ -255,7 +239,7 @@ ngx_http_pd_dispatch_account(ngx_http_pd_attach_t *attach, Pd__V1__Step *step)
     ngx_http_pd_zone_lock(zone);
 
     if (step->load) {
-        ngx_http_pd_attach_report(attach, step->load);
+        ngx_http_pd_report_apply(attach, step->load);
     }
 
     for (i = 0; i < step->n_sequences; i++) {
@@ -504,243 +488,6 @@ ngx_http_pd_dispatch_finish(ngx_http_pd_attempt_t *attempt,
 
 
 void
-ngx_http_pd_dispatch_failed(ngx_http_pd_attach_t *attach,
-    Pd__V1__Failed *failed)
-{
-    char                    message[NGX_HTTP_PD_MESSAGE_MAX];
-    ngx_uint_t              decode, retry_after;
-    ngx_http_pd_side_t     *side;
-    ngx_http_pd_attempt_t  *attempt;
-
-    side = ngx_http_pd_dispatch_side(attach, failed->request,
-                                     failed->attempt);
-
-    if (side == NULL || side->finished) {
-        return;
-    }
-
-    attempt = side->attempt;
-    decode = side->decode;
-
-    ngx_http_pd_dispatch_text((u_char *) message, sizeof(message),
-                              failed->message);
-
-    retry_after = ngx_min((failed->retry_after_ms + 999u) / 1000, 3600);
-
-    ngx_http_pd_dispatch_side_over(side, NGX_HTTP_SERVICE_UNAVAILABLE, NULL);
-    ngx_http_pd_attach_drop(side, 0, 0);
-
-    if (!decode && attempt->handed) {
-        ngx_log_error(NGX_LOG_INFO, attempt->job->log, 0,
-                      "pd: prefill worker \"%V\" failed with request \"%V\", "
-                      "its decode worker will say more: %s",
-                      &attach->name, &attempt->job->id, message);
-        return;
-    }
-
-    switch (failed->code) {
-
-    case PD__V1__FAILED__CODE__CONTEXT_LENGTH:
-        ngx_str_set(&attempt->result.code, "context_length_exceeded");
-
-        /* fall through */
-
-    case PD__V1__FAILED__CODE__INVALID:
-        ngx_http_pd_dispatch_param(attempt, failed->param);
-        ngx_http_pd_attempt_fail(attempt, NGX_HTTP_BAD_REQUEST, 0, "%s",
-                                 message);
-        break;
-
-    case PD__V1__FAILED__CODE__CAPACITY:
-    case PD__V1__FAILED__CODE__DRAINING:
-    case PD__V1__FAILED__CODE__TICKET:
-    case PD__V1__FAILED__CODE__CANCELLED:
-        attempt->retry_after = ngx_max(retry_after, 1);
-        ngx_http_pd_dispatch_refused(attempt, attach, decode, failed->code,
-                                     message);
-        break;
-
-    case PD__V1__FAILED__CODE__REDIRECT:
-        ngx_http_pd_dispatch_redirect(attempt, failed->prompt_tokens, message);
-        break;
-
-    case PD__V1__FAILED__CODE__DEADLINE:
-        ngx_http_pd_attempt_fail(attempt, NGX_HTTP_GATEWAY_TIME_OUT, 0, "%s",
-                                 message);
-        break;
-
-    default: /* INTERNAL, and what a later protocol may add */
-        ngx_http_pd_attempt_fail(attempt, NGX_HTTP_INTERNAL_SERVER_ERROR, 0,
-                                 "%s", message);
-        break;
-    }
-}
-
-
-/* no fault of the request: others may do it, as long as nothing was sent */
-
-static void
-ngx_http_pd_dispatch_refused(ngx_http_pd_attempt_t *attempt,
-    ngx_http_pd_attach_t *attach, ngx_uint_t decode,
-    Pd__V1__Failed__Code code, const char *message)
-{
-    ngx_http_pd_zone_t    *zone;
-    ngx_http_pd_worker_t  *worker;
-
-    zone = attach->process->zone;
-
-    /* our table was wrong about it; its next report tells better */
-
-    ngx_http_pd_zone_lock(zone);
-
-    worker = ngx_http_pd_zone_worker(zone, attach->index, attach->id);
-
-    if (worker && code == PD__V1__FAILED__CODE__CAPACITY) {
-        worker->kv_free = 0;
-        worker->waiting = ngx_max(worker->waiting, 1);
-    }
-
-    if (worker && code == PD__V1__FAILED__CODE__DRAINING) {
-        worker->draining = 1;
-    }
-
-    ngx_http_pd_zone_unlock(zone);
-
-    if (attempt->delivered) {
-        ngx_http_pd_attempt_fail(attempt, NGX_HTTP_SERVICE_UNAVAILABLE,
-                                 attempt->retry_after, "%s", message);
-        return;
-    }
-
-    /* a ticket that one D has refused may be handed to another */
-
-    if (decode && attempt->handed && code != PD__V1__FAILED__CODE__TICKET
-        && ngx_http_pd_dispatch_other_decode(attempt, attach->index) == NGX_OK)
-    {
-        return;
-    }
-
-    ngx_http_pd_attempt_again(attempt, attach->index,
-                              NGX_HTTP_SERVICE_UNAVAILABLE, message);
-}
-
-
-static ngx_int_t
-ngx_http_pd_dispatch_other_decode(ngx_http_pd_attempt_t *attempt,
-    ngx_uint_t avoid)
-{
-    ngx_int_t             rc;
-    ngx_uint_t            worker;
-    ngx_http_pd_zone_t   *zone;
-
-    if (attempt->choices >= NGX_HTTP_PD_CHOICES
-        || attempt->prefill.attach == NULL)
-    {
-        return NGX_DECLINED;
-    }
-
-    zone = attempt->process->zone;
-
-    ngx_http_pd_zone_lock(zone);
-    rc = ngx_http_pd_ledger_again_decode(zone, attempt->record, avoid);
-    worker = zone->sh->records[attempt->record].decode;
-    ngx_http_pd_zone_unlock(zone);
-
-    if (rc != NGX_OK) {
-        return NGX_DECLINED;
-    }
-
-    ngx_log_error(NGX_LOG_INFO, attempt->job->log, 0,
-                  "pd: request \"%V\" goes to another decode worker",
-                  &attempt->job->id);
-
-    attempt->choices++;
-
-    ngx_http_pd_attempt_send(attempt, &attempt->decode, worker,
-                             &attempt->handover);
-
-    return NGX_OK;
-}
-
-
-/* more of the prompt was to be computed than we knew: a prefill worker's job */
-
-static void
-ngx_http_pd_dispatch_redirect(ngx_http_pd_attempt_t *attempt,
-    ngx_uint_t prompt_tokens, const char *message)
-{
-    ngx_http_pd_zone_t  *zone;
-
-    zone = attempt->process->zone;
-
-    if (attempt->delivered || attempt->job->route != NGX_HTTP_PD_ROUTE_DIRECT)
-    {
-        ngx_http_pd_attempt_fail(attempt, NGX_HTTP_INTERNAL_SERVER_ERROR, 0,
-                                 "%s", message);
-        return;
-    }
-
-    ngx_http_pd_zone_lock(zone);
-
-    if (prompt_tokens) {
-        ngx_http_pd_ledger_exact(zone, attempt->record, prompt_tokens);
-    }
-
-    zone->sh->records[attempt->record].split = 1;
-
-    ngx_http_pd_zone_unlock(zone);
-
-    ngx_http_pd_attempt_again(attempt, NGX_HTTP_PD_NONE,
-                              NGX_HTTP_SERVICE_UNAVAILABLE, message);
-}
-
-
-void
-ngx_http_pd_dispatch_lost(ngx_http_pd_attach_t *attach)
-{
-    ngx_queue_t            *q;
-    ngx_uint_t              decode, finished;
-    ngx_http_pd_side_t     *side;
-    ngx_http_pd_attempt_t  *attempt;
-
-    while (!ngx_queue_empty(&attach->sides)) {
-
-        q = ngx_queue_head(&attach->sides);
-        side = ngx_queue_data(q, ngx_http_pd_side_t, queue);
-
-        attempt = side->attempt;
-        decode = side->decode;
-        finished = side->finished;
-
-        if (!finished) {
-            ngx_http_pd_dispatch_side_over(side, NGX_HTTP_BAD_GATEWAY, NULL);
-        }
-
-        ngx_http_pd_attach_drop(side, 0, 0);
-
-        if (!decode && (attempt->handed || finished)) {
-            continue;
-        }
-
-        attempt->deaths++;
-
-        if (attempt->delivered) {
-            ngx_http_pd_attempt_fail(attempt, NGX_HTTP_SERVICE_UNAVAILABLE, 1,
-                                     "The worker was lost in the middle of "
-                                     "the answer.");
-            continue;
-        }
-
-        ngx_http_pd_attempt_again(attempt, attach->index,
-                                  NGX_HTTP_SERVICE_UNAVAILABLE,
-                                  "The worker was lost.");
-    }
-}
-
-
-/* for the logs: when and how the worker's part ended */
-
-static void
 ngx_http_pd_dispatch_side_over(ngx_http_pd_side_t *side, ngx_uint_t status,
     Pd__V1__Timing *timing)
 {
@@ -768,55 +515,4 @@ ngx_http_pd_dispatch_side_over(ngx_http_pd_side_t *side, ngx_uint_t status,
     peer->timing.kv_transport = (char *) peer->kv_transport;
     peer->timing.base.n_unknown_fields = 0;
     peer->timing.base.unknown_fields = NULL;
-}
-
-
-static void
-ngx_http_pd_dispatch_param(ngx_http_pd_attempt_t *attempt, const char *param)
-{
-    u_char  text[64];
-
-    ngx_http_pd_dispatch_text(text, sizeof(text), param);
-
-    attempt->result.param.len = ngx_strlen(text);
-    attempt->result.param.data = ngx_pnalloc(attempt->job->pool,
-                                             sizeof(text));
-
-    if (attempt->result.param.data == NULL) {
-        attempt->result.param.len = 0;
-        return;
-    }
-
-    ngx_memcpy(attempt->result.param.data, text, sizeof(text));
-}
-
-
-/* a worker's sentence for the log and the client: bounded and printable */
-
-static void
-ngx_http_pd_dispatch_text(u_char *dst, size_t size, const char *src)
-{
-    u_char      *p, *last;
-    ngx_uint_t   valid;
-
-    p = ngx_cpystrn(dst, (u_char *) src, size);
-    last = p;
-    valid = 1;
-
-    for (p = dst; p < last; /* void */ ) {
-
-        if (*p < 0x80) {
-            p++;
-
-        } else if (ngx_utf8_decode(&p, last - p) > 0x10ffff) {
-            valid = 0;
-            break;
-        }
-    }
-
-    for (p = dst; p < last; p++) {
-        if (*p < 0x20 || *p == 0x7f || (*p > 0x7f && !valid)) {
-            *p = '?';
-        }
-    }
 }

@@ -16,76 +16,21 @@
  */
 
 
-#include "ngx_http_pd_h2.h"
-#include "ngx_http_pd_grpc.h"
-
-#include <nghttp2/nghttp2.h>
+#include "ngx_http_pd_h2_session.h"
 
 
-#define NGX_HTTP_PD_H2_FRAME      (16384 + 9)
-#define NGX_HTTP_PD_H2_OUT        (2 * NGX_HTTP_PD_H2_FRAME)
 #define NGX_HTTP_PD_H2_IN         65536
 #define NGX_HTTP_PD_H2_TURNS      16          /* reads before others' turn */
-#define NGX_HTTP_PD_H2_WINDOW     (4 * 1024 * 1024)
-#define NGX_HTTP_PD_H2_HEADERS    16384
 #define NGX_HTTP_PD_H2_CONNECT    5000        /* ms */
-
-
-struct ngx_http_pd_h2_s {
-    ngx_connection_t                 *connection;
-    ngx_pool_t                       *pool;
-    ngx_log_t                        *log;
-    ngx_str_t                        *name;
-    const char                       *path;
-    nghttp2_session                  *session;
-    int32_t                           stream;
-
-    const ngx_http_pd_h2_handlers_t  *handlers;
-    void                             *data;
-
-    /* bytes on their way out */
-
-    u_char                           *out;
-    u_char                           *out_pos;
-    u_char                           *out_last;
-
-    ngx_http_pd_grpc_parser_t         parser;
-
-    unsigned                          local:1;      /* a unix socket */
-    unsigned                          deferred:1;
-    unsigned                          status:1;     /* 200 was seen */
-    unsigned                          type:1;       /* application/grpc */
-    unsigned                          ended:1;
-    ngx_int_t                         grpc_status;  /* -1: none */
-
-    ngx_str_t                         why;
-    u_char                            why_text[256];
-};
 
 
 static void ngx_http_pd_h2_connect_handler(ngx_event_t *ev);
 static ngx_int_t ngx_http_pd_h2_test_connect(ngx_http_pd_h2_t *h2);
-static ngx_int_t ngx_http_pd_h2_start(ngx_http_pd_h2_t *h2);
-static ngx_int_t ngx_http_pd_h2_submit(ngx_http_pd_h2_t *h2);
 static void ngx_http_pd_h2_read_handler(ngx_event_t *rev);
 static void ngx_http_pd_h2_write_handler(ngx_event_t *wev);
 static ngx_int_t ngx_http_pd_h2_recv(ngx_http_pd_h2_t *h2);
 static ngx_int_t ngx_http_pd_h2_send(ngx_http_pd_h2_t *h2);
 static ngx_int_t ngx_http_pd_h2_frames(ngx_http_pd_h2_t *h2);
-static int ngx_http_pd_h2_on_header(nghttp2_session *session,
-    const nghttp2_frame *frame, const uint8_t *name, size_t name_len,
-    const uint8_t *value, size_t value_len, uint8_t flags, void *data);
-static int ngx_http_pd_h2_on_data(nghttp2_session *session, uint8_t flags,
-    int32_t stream, const uint8_t *p, size_t len, void *data);
-static int ngx_http_pd_h2_on_frame(nghttp2_session *session,
-    const nghttp2_frame *frame, void *data);
-static int ngx_http_pd_h2_on_close(nghttp2_session *session, int32_t stream,
-    uint32_t code, void *data);
-static ssize_t ngx_http_pd_h2_on_fill(nghttp2_session *session, int32_t stream,
-    uint8_t *buf, size_t len, uint32_t *flags, nghttp2_data_source *source,
-    void *data);
-static void ngx_http_pd_h2_end(ngx_http_pd_h2_t *h2);
-static void ngx_http_pd_h2_why(ngx_http_pd_h2_t *h2, const char *fmt, ...);
 static void ngx_http_pd_h2_errno(ngx_http_pd_h2_t *h2, const char *what,
     ngx_err_t err);
 static void ngx_http_pd_h2_fail(ngx_http_pd_h2_t *h2);
@@ -196,7 +141,7 @@ ngx_http_pd_h2_connect_handler(ngx_event_t *ev)
     }
 
     if (ngx_http_pd_h2_test_connect(h2) != NGX_OK
-        || ngx_http_pd_h2_start(h2) != NGX_OK)
+        || ngx_http_pd_h2_session_start(h2) != NGX_OK)
     {
         ngx_http_pd_h2_fail(h2);
         return;
@@ -239,125 +184,6 @@ ngx_http_pd_h2_test_connect(ngx_http_pd_h2_t *h2)
     }
 
     return NGX_OK;
-}
-
-
-/* the connection is up: over TLS, this would come after the handshake */
-
-static ngx_int_t
-ngx_http_pd_h2_start(ngx_http_pd_h2_t *h2)
-{
-    int                         rc;
-    nghttp2_option             *option;
-    nghttp2_settings_entry      settings[3];
-    nghttp2_session_callbacks  *callbacks;
-
-    h2->out = ngx_palloc(h2->pool, NGX_HTTP_PD_H2_OUT);
-    if (h2->out == NULL) {
-        return NGX_ERROR;
-    }
-
-    h2->out_pos = h2->out;
-    h2->out_last = h2->out;
-
-    if (!h2->local && ngx_tcp_nodelay(h2->connection) != NGX_OK) {
-        return NGX_ERROR;
-    }
-
-    if (nghttp2_session_callbacks_new(&callbacks) != 0) {
-        return NGX_ERROR;
-    }
-
-    if (nghttp2_option_new(&option) != 0) {
-        nghttp2_session_callbacks_del(callbacks);
-        return NGX_ERROR;
-    }
-
-    nghttp2_session_callbacks_set_on_header_callback(callbacks,
-                                                   ngx_http_pd_h2_on_header);
-    nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks,
-                                                   ngx_http_pd_h2_on_data);
-    nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks,
-                                                   ngx_http_pd_h2_on_frame);
-    nghttp2_session_callbacks_set_on_stream_close_callback(callbacks,
-                                                   ngx_http_pd_h2_on_close);
-    nghttp2_option_set_no_closed_streams(option, 1);
-
-    rc = nghttp2_session_client_new2(&h2->session, callbacks, h2, option);
-
-    nghttp2_option_del(option);
-    nghttp2_session_callbacks_del(callbacks);
-
-    if (rc != 0) {
-        return NGX_ERROR;
-    }
-
-    settings[0].settings_id = NGHTTP2_SETTINGS_ENABLE_PUSH;
-    settings[0].value = 0;
-    settings[1].settings_id = NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE;
-    settings[1].value = NGX_HTTP_PD_H2_WINDOW;
-    settings[2].settings_id = NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE;
-    settings[2].value = NGX_HTTP_PD_H2_HEADERS;
-
-    if (nghttp2_submit_settings(h2->session, NGHTTP2_FLAG_NONE, settings, 3)
-        != 0
-        || nghttp2_session_set_local_window_size(h2->session,
-                                                 NGHTTP2_FLAG_NONE, 0,
-                                                 NGX_HTTP_PD_H2_WINDOW)
-           != 0)
-    {
-        return NGX_ERROR;
-    }
-
-    return ngx_http_pd_h2_submit(h2);
-}
-
-
-static ngx_int_t
-ngx_http_pd_h2_submit(ngx_http_pd_h2_t *h2)
-{
-    ngx_uint_t              i, n;
-    nghttp2_nv              headers[8];
-    nghttp2_data_provider   provider;
-
-    static ngx_str_t  names[] = {
-        ngx_string(":method"), ngx_string("POST"),
-        ngx_string(":scheme"), ngx_string("http"),
-        ngx_string(":path"), ngx_null_string,
-        ngx_string(":authority"), ngx_null_string,
-        ngx_string("te"), ngx_string("trailers"),
-        ngx_string("content-type"), ngx_string("application/grpc"),
-        ngx_string("grpc-accept-encoding"), ngx_string("identity"),
-        ngx_string("user-agent"), ngx_string("ngx-pd/1")
-    };
-
-    n = sizeof(names) / sizeof(names[0]) / 2;
-
-    for (i = 0; i < n; i++) {
-        headers[i].name = names[2 * i].data;
-        headers[i].namelen = names[2 * i].len;
-        headers[i].value = names[2 * i + 1].data;
-        headers[i].valuelen = names[2 * i + 1].len;
-        headers[i].flags = NGHTTP2_NV_FLAG_NONE;
-    }
-
-    headers[2].value = (u_char *) h2->path;
-    headers[2].valuelen = ngx_strlen(h2->path);
-    headers[3].value = h2->name->data;
-    headers[3].valuelen = h2->name->len;
-
-    if (h2->local) {
-        headers[3].value = (u_char *) "localhost";
-        headers[3].valuelen = sizeof("localhost") - 1;
-    }
-
-    provider.source.ptr = h2;
-    provider.read_callback = ngx_http_pd_h2_on_fill;
-
-    h2->stream = nghttp2_submit_request(h2->session, NULL, headers, n,
-                                        &provider, NULL);
-
-    return (h2->stream < 0) ? NGX_ERROR : NGX_OK;
 }
 
 
@@ -575,159 +401,7 @@ ngx_http_pd_h2_frames(ngx_http_pd_h2_t *h2)
 }
 
 
-static int
-ngx_http_pd_h2_on_header(nghttp2_session *session, const nghttp2_frame *frame,
-    const uint8_t *name, size_t name_len, const uint8_t *value,
-    size_t value_len, uint8_t flags, void *data)
-{
-    ngx_http_pd_h2_t  *h2 = data;
-
-    if (frame->hd.stream_id != h2->stream) {
-        return 0;
-    }
-
-    if (name_len == 7 && ngx_memcmp(name, ":status", 7) == 0) {
-
-        if (value_len == 3 && ngx_memcmp(value, "200", 3) == 0) {
-            h2->status = 1;
-            return 0;
-        }
-
-        ngx_http_pd_h2_why(h2, "the peer answers HTTP status %*s: "
-                           "is it a pd-worker?", value_len, value);
-        return NGHTTP2_ERR_CALLBACK_FAILURE;
-    }
-
-    if (name_len == 12 && ngx_memcmp(name, "content-type", 12) == 0) {
-        h2->type = value_len >= 16
-                   && ngx_memcmp(value, "application/grpc", 16) == 0;
-        return 0;
-    }
-
-    if (name_len == 11 && ngx_memcmp(name, "grpc-status", 11) == 0) {
-        h2->grpc_status = ngx_atoi((u_char *) value, value_len);
-        return 0;
-    }
-
-    if (name_len == 12 && ngx_memcmp(name, "grpc-message", 12) == 0) {
-        ngx_http_pd_h2_why(h2, "%*s", ngx_min(value_len, 128), value);
-    }
-
-    return 0;
-}
-
-
-static int
-ngx_http_pd_h2_on_frame(nghttp2_session *session, const nghttp2_frame *frame,
-    void *data)
-{
-    ngx_http_pd_h2_t  *h2 = data;
-
-    if (frame->hd.type == NGHTTP2_HEADERS
-        && frame->hd.stream_id == h2->stream
-        && frame->headers.cat == NGHTTP2_HCAT_RESPONSE
-        && !h2->type)
-    {
-        ngx_http_pd_h2_why(h2, "the peer does not speak gRPC: "
-                           "is it a pd-worker?");
-        return NGHTTP2_ERR_CALLBACK_FAILURE;
-    }
-
-    if (frame->hd.stream_id == h2->stream
-        && (frame->hd.type == NGHTTP2_HEADERS
-            || frame->hd.type == NGHTTP2_DATA)
-        && (frame->hd.flags & NGHTTP2_FLAG_END_STREAM))
-    {
-        ngx_http_pd_h2_end(h2);
-    }
-
-    return 0;
-}
-
-
-static int
-ngx_http_pd_h2_on_data(nghttp2_session *session, uint8_t flags, int32_t stream,
-    const uint8_t *p, size_t len, void *data)
-{
-    ngx_http_pd_h2_t  *h2 = data;
-
-    if (stream != h2->stream) {
-        return 0;
-    }
-
-    if (ngx_http_pd_grpc_parse(&h2->parser, (u_char *) p, len) != NGX_OK) {
-
-        if (h2->parser.error) {
-            ngx_http_pd_h2_why(h2, "%s", h2->parser.error);
-        }
-
-        return NGHTTP2_ERR_CALLBACK_FAILURE;
-    }
-
-    return 0;
-}
-
-
-static int
-ngx_http_pd_h2_on_close(nghttp2_session *session, int32_t stream,
-    uint32_t code, void *data)
-{
-    ngx_http_pd_h2_t  *h2 = data;
-
-    if (stream == h2->stream && !h2->ended) {
-        h2->ended = 1;
-        ngx_http_pd_h2_why(h2, "the stream was reset: %s",
-                           nghttp2_http2_strerror(code));
-    }
-
-    return 0;
-}
-
-
-/* the worker has sent its last; our side is of no use any more */
-
-static void
-ngx_http_pd_h2_end(ngx_http_pd_h2_t *h2)
-{
-    size_t  len;
-    u_char  text[128];
-
-    h2->ended = 1;
-
-    len = ngx_min(h2->why.len, sizeof(text));
-    ngx_memcpy(text, h2->why_text, len);
-
-    if (h2->grpc_status == -1) {
-        ngx_http_pd_h2_why(h2, "the worker has ended the stream");
-
-    } else {
-        ngx_http_pd_h2_why(h2, "the worker has ended the stream: "
-                           "grpc-status %i \"%*s\"", h2->grpc_status, len,
-                           text);
-    }
-}
-
-
-static ssize_t
-ngx_http_pd_h2_on_fill(nghttp2_session *session, int32_t stream, uint8_t *buf,
-    size_t len, uint32_t *flags, nghttp2_data_source *source, void *data)
-{
-    ngx_http_pd_h2_t  *h2 = data;
-
-    size_t  n;
-
-    n = h2->handlers->fill(h2->data, buf, len);
-
-    if (n == 0) {
-        h2->deferred = 1;
-        return NGHTTP2_ERR_DEFERRED;
-    }
-
-    return n;
-}
-
-
-static void
+void
 ngx_http_pd_h2_why(ngx_http_pd_h2_t *h2, const char *fmt, ...)
 {
     u_char   *p;

@@ -1,19 +1,7 @@
 
 /*
- * A job from its submission to its end.
- *
- *                 +--------> again (at most 3 choices) ------+
- *                 |                                          v
- *     submit -> start -> P's Placed -> D's Placed -> ... -> done
- *         |       ^         (dispatch.c)                     ^
- *         v       | grant                                    |
- *       queue ----+------- timeout, deadline ----------------+
- *
- * Every job has a timer that is not cancelable: it is what keeps a process
- * that nginx has asked to leave until its last request is answered.
- *
- * A failure is told to the consumer from a posted event, so that it never comes
- * from inside of the consumer's own call.
+ * The dispatcher's side of ngx_http_pd_job.h: jobs come in, and are cancelled.
+ * What happens in between is in ngx_http_pd_attempt.c.
  */
 
 
@@ -24,42 +12,26 @@
 #define NGX_HTTP_PD_JOB_BYTES       4          /* of text, a token */
 
 
+static ngx_http_pd_attempt_t *ngx_http_pd_job_attempt(ngx_http_pd_job_t *job,
+    ngx_http_pd_process_t *process);
+static ngx_int_t ngx_http_pd_job_admit(ngx_http_pd_job_t *job,
+    ngx_http_pd_attempt_t *attempt, ngx_http_pd_result_t *result);
 static size_t ngx_http_pd_job_size(ngx_chain_t *in);
 static void ngx_http_pd_job_refuse(ngx_http_pd_job_t *job,
     ngx_http_pd_result_t *result, ngx_http_pd_refused_e why,
     ngx_uint_t retry_after);
-static void ngx_http_pd_attempt_wait(ngx_http_pd_attempt_t *attempt);
-static void ngx_http_pd_attempt_start(ngx_http_pd_attempt_t *attempt);
-static void ngx_http_pd_attempt_timer(ngx_event_t *ev);
-static void ngx_http_pd_attempt_arm(ngx_http_pd_attempt_t *attempt);
-static void ngx_http_pd_attempt_later(ngx_event_t *ev);
-static void ngx_http_pd_attempt_end(ngx_http_pd_attempt_t *attempt,
-    Pd__V1__Cancel__Reason reason);
-static void ngx_http_pd_attempt_peer(ngx_http_pd_attempt_t *attempt,
-    ngx_http_pd_side_t *side, ngx_http_pd_attach_t *attach);
 
 
 ngx_int_t
 ngx_http_pd_job_submit(ngx_http_pd_job_t *job, ngx_http_pd_result_t *result)
 {
     ngx_int_t               rc;
-    ngx_uint_t              retry_after;
-    ngx_http_pd_need_t      need;
     ngx_http_pd_attempt_t  *attempt;
-    ngx_http_pd_refused_e   why;
     ngx_http_pd_process_t  *process;
 
     ngx_memzero(result, sizeof(ngx_http_pd_result_t));
 
     process = ngx_http_pd_process;
-
-    attempt = ngx_pcalloc(job->pool, sizeof(ngx_http_pd_attempt_t));
-    if (attempt == NULL) {
-        result->status = NGX_HTTP_INTERNAL_SERVER_ERROR;
-        ngx_str_set(&result->message, "The server has no memory left.");
-        return NGX_DECLINED;
-    }
-
     job->submitted_us = ngx_http_pd_now_us();
 
     if (process == NULL || process->terminating) {
@@ -69,34 +41,59 @@ ngx_http_pd_job_submit(ngx_http_pd_job_t *job, ngx_http_pd_result_t *result)
         return NGX_DECLINED;
     }
 
-    job->number = ++process->last_number;
+    attempt = ngx_http_pd_job_attempt(job, process);
 
-    need.cluster = job->cluster;
-    need.number = job->number;
-    need.model = job->model;
-    need.prompt = job->prompt_bytes / NGX_HTTP_PD_JOB_BYTES + 1;
-    need.output = job->max_tokens;
-
-    ngx_http_pd_zone_lock(process->zone);
-
-    rc = ngx_http_pd_ledger_admit(process->zone, &need, &attempt->record,
-                                  &why);
-    retry_after = ngx_http_pd_ledger_retry_after(process->zone, job->cluster);
-
-    ngx_http_pd_zone_unlock(process->zone);
-
-    if (rc == NGX_DECLINED) {
-        ngx_http_pd_job_refuse(job, result, why, retry_after);
+    if (attempt == NULL) {
+        result->status = NGX_HTTP_INTERNAL_SERVER_ERROR;
+        ngx_str_set(&result->message, "The server has no memory left.");
         return NGX_DECLINED;
     }
 
+    rc = ngx_http_pd_job_admit(job, attempt, result);
+
+    if (rc == NGX_DECLINED) {
+        return NGX_DECLINED;
+    }
+
+    job->attempt = attempt;
+    process->unsettled++;
+
+    ngx_rbtree_insert(&process->jobs, &attempt->node);
+
+    if (rc == NGX_AGAIN) {
+        ngx_http_pd_attempt_wait(attempt);
+
+    } else {
+        ngx_http_pd_attempt_start(attempt);
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_http_pd_attempt_t *
+ngx_http_pd_job_attempt(ngx_http_pd_job_t *job, ngx_http_pd_process_t *process)
+{
+    ngx_http_pd_attempt_t  *attempt;
+
+    attempt = ngx_pcalloc(job->pool, sizeof(ngx_http_pd_attempt_t));
+    if (attempt == NULL) {
+        return NULL;
+    }
+
+    job->number = ++process->last_number;
+
+    attempt->node.key = job->number;
     attempt->job = job;
     attempt->process = process;
     attempt->prefill.attempt = attempt;
     attempt->decode.attempt = attempt;
     attempt->decode.decode = 1;
+    attempt->unsettled = 1;
+
     attempt->submit_size = ngx_http_pd_job_size(job->submit);
     attempt->options_size = ngx_http_pd_job_size(job->options);
+
     attempt->end = ngx_current_msec
                    + (job->deadline ? job->deadline
                                     : NGX_HTTP_PD_JOB_DEADLINE);
@@ -110,22 +107,40 @@ ngx_http_pd_job_submit(ngx_http_pd_job_t *job, ngx_http_pd_result_t *result)
     attempt->later.data = attempt;
     attempt->later.log = job->log;
 
-    attempt->unsettled = 1;
-    process->unsettled++;
+    return attempt;
+}
 
-    attempt->node.key = job->number;
-    ngx_rbtree_insert(&process->jobs, &attempt->node);
 
-    job->attempt = attempt;
+static ngx_int_t
+ngx_http_pd_job_admit(ngx_http_pd_job_t *job, ngx_http_pd_attempt_t *attempt,
+    ngx_http_pd_result_t *result)
+{
+    ngx_int_t               rc;
+    ngx_uint_t              retry_after;
+    ngx_http_pd_need_t      need;
+    ngx_http_pd_zone_t     *zone;
+    ngx_http_pd_refused_e   why;
 
-    if (rc == NGX_AGAIN) {
-        ngx_http_pd_attempt_wait(attempt);
-        return NGX_OK;
+    zone = attempt->process->zone;
+
+    need.cluster = job->cluster;
+    need.number = job->number;
+    need.model = job->model;
+    need.prompt = job->prompt_bytes / NGX_HTTP_PD_JOB_BYTES + 1;
+    need.output = job->max_tokens;
+
+    ngx_http_pd_zone_lock(zone);
+
+    rc = ngx_http_pd_ledger_admit(zone, &need, &attempt->record, &why);
+    retry_after = ngx_http_pd_ledger_retry_after(zone, job->cluster);
+
+    ngx_http_pd_zone_unlock(zone);
+
+    if (rc == NGX_DECLINED) {
+        ngx_http_pd_job_refuse(job, result, why, retry_after);
     }
 
-    ngx_http_pd_attempt_start(attempt);
-
-    return NGX_OK;
+    return rc;
 }
 
 
@@ -208,504 +223,6 @@ ngx_http_pd_job_cancel(ngx_http_pd_job_t *job, Pd__V1__Cancel__Reason reason)
     }
 
     ngx_http_pd_attempt_end(attempt, reason);
-}
-
-
-ngx_http_pd_attempt_t *
-ngx_http_pd_attempt_find(ngx_http_pd_process_t *process, uint64_t number)
-{
-    ngx_rbtree_node_t  *node, *sentinel;
-
-    node = process->jobs.root;
-    sentinel = process->jobs.sentinel;
-
-    while (node != sentinel) {
-
-        if (number == node->key) {
-            return (ngx_http_pd_attempt_t *) node;
-        }
-
-        node = (number < node->key) ? node->left : node->right;
-    }
-
-    return NULL;
-}
-
-
-static void
-ngx_http_pd_attempt_wait(ngx_http_pd_attempt_t *attempt)
-{
-    attempt->queued = 1;
-
-    if (attempt->process->queued++ == 0) {
-        ngx_http_pd_process_watch(attempt->process);
-    }
-
-    ngx_http_pd_attempt_arm(attempt);
-}
-
-
-void
-ngx_http_pd_attempt_grants(ngx_http_pd_process_t *process)
-{
-    uint32_t                index;
-    uint64_t                number;
-    ngx_http_pd_attempt_t  *attempt;
-
-    for ( ;; ) {
-        number = 0;
-
-        ngx_http_pd_zone_lock(process->zone);
-
-        index = ngx_http_pd_ledger_take(process->zone);
-
-        if (index != NGX_HTTP_PD_NIL) {
-            number = process->zone->sh->records[index].number;
-        }
-
-        ngx_http_pd_zone_unlock(process->zone);
-
-        if (index == NGX_HTTP_PD_NIL) {
-            return;
-        }
-
-        attempt = ngx_http_pd_attempt_find(process, number);
-
-        if (attempt == NULL) {
-            continue;
-        }
-
-        attempt->queued = 0;
-        process->queued--;
-
-        ngx_http_pd_attempt_start(attempt);
-    }
-}
-
-
-static void
-ngx_http_pd_attempt_start(ngx_http_pd_attempt_t *attempt)
-{
-    ngx_str_t               suffix;
-    ngx_uint_t              prefill, decode;
-    Pd__V1__Route           route;
-    ngx_http_pd_job_t      *job;
-    ngx_http_pd_side_t     *side;
-    ngx_http_pd_record_t   *record;
-    ngx_http_pd_process_t  *process;
-
-    job = attempt->job;
-    process = attempt->process;
-
-    /* the record is ours: nobody else writes these */
-
-    record = &process->zone->sh->records[attempt->record];
-    prefill = record->prefill;
-    decode = record->decode;
-
-    attempt->number++;
-    attempt->choices++;
-    attempt->handed = 0;
-    attempt->accepted = 0;
-    attempt->alone = (decode == NGX_HTTP_PD_NONE);
-
-    job->sent_us = ngx_http_pd_now_us();
-    job->placed_us = 0;
-    job->first_us = 0;
-
-    ngx_memzero(&job->prefill, sizeof(ngx_http_pd_job_peer_t));
-    ngx_memzero(&job->decode, sizeof(ngx_http_pd_job_peer_t));
-
-    ngx_http_pd_attempt_arm(attempt);
-
-    if (prefill == NGX_HTTP_PD_NONE) {
-        job->route = NGX_HTTP_PD_ROUTE_DIRECT;
-        job->route_reason = (process->zone->sh->workers[decode].role
-                             == PD__V1__ROLE__ROLE_MIXED) ? "mixed worker"
-                                                          : "short prompt";
-        route = PD__V1__ROUTE__ROUTE_DIRECT;
-        side = &attempt->decode;
-
-    } else {
-        job->route = NGX_HTTP_PD_ROUTE_SPLIT;
-        job->route_reason = record->split ? "redirected" : "pair";
-        route = PD__V1__ROUTE__ROUTE_PREFILL;
-        side = &attempt->prefill;
-    }
-
-    if (ngx_http_pd_attempt_suffix(attempt, route, NULL, &suffix) != NGX_OK) {
-        ngx_http_pd_attempt_fail(attempt, NGX_HTTP_INTERNAL_SERVER_ERROR, 0,
-                                 "The server has no memory left.");
-        return;
-    }
-
-    /* unless a decode worker will be next */
-
-    if (!side->decode && !attempt->alone) {
-        ngx_http_pd_attempt_send(attempt, side, prefill, &suffix);
-        return;
-    }
-
-    ngx_http_pd_attempt_settled(attempt);
-    ngx_http_pd_attempt_send(attempt, side, side->decode ? decode : prefill,
-                             &suffix);
-}
-
-
-ngx_int_t
-ngx_http_pd_attempt_suffix(ngx_http_pd_attempt_t *attempt, Pd__V1__Route route,
-    Pd__V1__Ticket *ticket, ngx_str_t *suffix)
-{
-    Pd__V1__Submit  fields = PD__V1__SUBMIT__INIT;
-    ngx_msec_int_t  left;
-
-    left = (ngx_msec_int_t) (attempt->end - ngx_current_msec);
-
-    fields.route = route;
-    fields.ticket = ticket;
-    fields.deadline_us = (uint64_t) ngx_max(left, 1) * 1000;
-
-    suffix->len = pd__v1__submit__get_packed_size(&fields);
-    suffix->data = ngx_pnalloc(attempt->job->pool, suffix->len);
-
-    if (suffix->data == NULL) {
-        return NGX_ERROR;
-    }
-
-    pd__v1__submit__pack(&fields, suffix->data);
-
-    return NGX_OK;
-}
-
-
-void
-ngx_http_pd_attempt_send(ngx_http_pd_attempt_t *attempt,
-    ngx_http_pd_side_t *side, ngx_uint_t worker, ngx_str_t *suffix)
-{
-    ngx_http_pd_job_t         *job;
-    ngx_http_pd_attach_t      *attach;
-    ngx_http_pd_submission_t  *submission;
-
-    job = attempt->job;
-    attach = attempt->process->attaches[worker];
-
-    if (attach == NULL || attach->state != NGX_HTTP_PD_ATTACH_UP) {
-        ngx_http_pd_attempt_again(attempt, worker,
-                                  NGX_HTTP_SERVICE_UNAVAILABLE,
-                                  "The worker has gone away.");
-        return;
-    }
-
-    submission = &side->submission;
-
-    submission->request = job->number;
-    submission->attempt = attempt->number;
-    submission->body = attempt->handed ? job->options : job->submit;
-    submission->suffix = *suffix;
-    submission->total = suffix->len
-                        + (attempt->handed ? attempt->options_size
-                                           : attempt->submit_size);
-
-    if (attach->max_submit && submission->total > attach->max_submit) {
-        ngx_http_pd_attempt_fail(attempt, NGX_HTTP_REQUEST_ENTITY_TOO_LARGE, 0,
-                                 "The request is too large for the worker.");
-        return;
-    }
-
-    ngx_http_pd_attempt_peer(attempt, side, attach);
-    ngx_http_pd_attach_submit(attach, side);
-}
-
-
-/* for $upstream_addr and its kin */
-
-static void
-ngx_http_pd_attempt_peer(ngx_http_pd_attempt_t *attempt,
-    ngx_http_pd_side_t *side, ngx_http_pd_attach_t *attach)
-{
-    ngx_http_pd_job_t       *job;
-    ngx_http_pd_job_peer_t  *peer;
-
-    job = attempt->job;
-    peer = side->decode ? &job->decode : &job->prefill;
-
-    ngx_memzero(peer, sizeof(ngx_http_pd_job_peer_t));
-
-    peer->name.data = ngx_pstrdup(job->pool, &attach->name);
-    peer->name.len = peer->name.data ? attach->name.len : 0;
-
-    peer->state.peer = &peer->name;
-    peer->state.connect_time = (ngx_msec_t) -1;
-    peer->state.header_time = (ngx_msec_t) -1;
-    peer->state.response_time = (ngx_msec_t) -1;
-    peer->state.bytes_sent = side->submission.total;
-
-    side->started = ngx_current_msec;
-}
-
-
-void
-ngx_http_pd_attempt_again(ngx_http_pd_attempt_t *attempt, ngx_uint_t avoid,
-    ngx_uint_t status, const char *message)
-{
-    ngx_int_t               rc;
-    ngx_http_pd_process_t  *process;
-
-    process = attempt->process;
-
-    ngx_http_pd_attach_drop(&attempt->prefill, 1,
-                            PD__V1__CANCEL__REASON__REFUSED_ELSEWHERE);
-    ngx_http_pd_attach_drop(&attempt->decode, 1,
-                            PD__V1__CANCEL__REASON__REFUSED_ELSEWHERE);
-    ngx_http_pd_attempt_unhold(attempt);
-
-    if (attempt->choices >= NGX_HTTP_PD_CHOICES
-        || attempt->deaths >= NGX_HTTP_PD_DEATHS
-        || process->drained || process->terminating)
-    {
-        ngx_http_pd_attempt_fail(attempt, status,
-                                 ngx_max(attempt->retry_after, 1), "%s",
-                                 message);
-        return;
-    }
-
-    ngx_log_error(NGX_LOG_INFO, attempt->job->log, 0,
-                  "pd: request \"%V\" goes to other workers: %s",
-                  &attempt->job->id, message);
-
-    if (!attempt->unsettled) {
-        attempt->unsettled = 1;
-        process->unsettled++;
-    }
-
-    ngx_http_pd_zone_lock(process->zone);
-    rc = ngx_http_pd_ledger_again(process->zone, attempt->record, avoid);
-    ngx_http_pd_zone_unlock(process->zone);
-
-    if (rc == NGX_OK) {
-        ngx_http_pd_attempt_start(attempt);
-
-    } else {
-        ngx_http_pd_attempt_wait(attempt);
-    }
-}
-
-
-void
-ngx_http_pd_attempt_settled(ngx_http_pd_attempt_t *attempt)
-{
-    if (attempt->unsettled) {
-        attempt->unsettled = 0;
-        attempt->process->unsettled--;
-        ngx_http_pd_process_settle(attempt->process);
-    }
-}
-
-
-void
-ngx_http_pd_attempt_unhold(ngx_http_pd_attempt_t *attempt)
-{
-    if (attempt->held) {
-        pd__v1__sequence_step__free_unpacked(attempt->held, NULL);
-        attempt->held = NULL;
-    }
-}
-
-
-static void
-ngx_http_pd_attempt_arm(ngx_http_pd_attempt_t *attempt)
-{
-    ngx_msec_int_t  left, queue_left;
-
-    left = (ngx_msec_int_t) (attempt->end - ngx_current_msec);
-
-    if (attempt->queued) {
-        queue_left = (ngx_msec_int_t) (attempt->queue_end - ngx_current_msec);
-        left = ngx_min(left, queue_left);
-    }
-
-    ngx_add_timer(&attempt->timer, (ngx_msec_t) ngx_max(left, 1));
-}
-
-
-static void
-ngx_http_pd_attempt_timer(ngx_event_t *ev)
-{
-    ngx_http_pd_attempt_t *attempt = ev->data;
-
-    ngx_uint_t              retry_after;
-    ngx_http_pd_process_t  *process;
-
-    process = attempt->process;
-
-    if ((ngx_msec_int_t) (attempt->end - ngx_current_msec) <= 0) {
-        attempt->reason = PD__V1__CANCEL__REASON__DEADLINE;
-        ngx_http_pd_attempt_fail(attempt, NGX_HTTP_GATEWAY_TIME_OUT, 0,
-                                 "The request took longer than it may.");
-        return;
-    }
-
-    if (attempt->queued
-        && (ngx_msec_int_t) (attempt->queue_end - ngx_current_msec) <= 0)
-    {
-        ngx_http_pd_zone_lock(process->zone);
-        retry_after = ngx_http_pd_ledger_retry_after(process->zone,
-                                                     attempt->job->cluster);
-        ngx_http_pd_zone_unlock(process->zone);
-
-        ngx_http_pd_attempt_fail(attempt, NGX_HTTP_SERVICE_UNAVAILABLE,
-                                 retry_after,
-                                 "No worker had room in time. "
-                                 "Please try again later.");
-        return;
-    }
-
-    ngx_http_pd_attempt_arm(attempt);
-}
-
-
-/* nothing is left of the attempt but its job's result */
-
-static void
-ngx_http_pd_attempt_end(ngx_http_pd_attempt_t *attempt,
-    Pd__V1__Cancel__Reason reason)
-{
-    ngx_http_pd_process_t  *process;
-
-    process = attempt->process;
-
-    ngx_http_pd_attach_drop(&attempt->prefill, 1, reason);
-    ngx_http_pd_attach_drop(&attempt->decode, 1, reason);
-    ngx_http_pd_attempt_unhold(attempt);
-
-    if (attempt->timer.timer_set) {
-        ngx_del_timer(&attempt->timer);
-    }
-
-    if (attempt->queued) {
-        attempt->queued = 0;
-        process->queued--;
-    }
-
-    ngx_rbtree_delete(&process->jobs, &attempt->node);
-
-    ngx_http_pd_zone_lock(process->zone);
-    ngx_http_pd_ledger_release(process->zone, attempt->record);
-    ngx_http_pd_zone_unlock(process->zone);
-
-    ngx_http_pd_attempt_settled(attempt);
-}
-
-
-void
-ngx_http_pd_attempt_done(ngx_http_pd_attempt_t *attempt,
-    ngx_http_pd_result_t *result, Pd__V1__Cancel__Reason reason)
-{
-    ngx_http_pd_job_t  *job;
-
-    job = attempt->job;
-
-    ngx_http_pd_attempt_end(attempt, reason);
-
-    job->attempt = NULL;
-    job->handlers->done(job, result);
-}
-
-
-void
-ngx_http_pd_attempt_fail(ngx_http_pd_attempt_t *attempt, ngx_uint_t status,
-    ngx_uint_t retry_after, const char *fmt, ...)
-{
-    u_char                *p;
-    va_list                args;
-    ngx_uint_t             level;
-    const char            *stage;
-    ngx_http_pd_job_t     *job;
-    ngx_http_pd_result_t  *result;
-
-    u_char                 text[NGX_HTTP_PD_MESSAGE_MAX];
-
-    job = attempt->job;
-    stage = ngx_http_pd_attempt_stage(attempt);
-
-    va_start(args, fmt);
-    p = ngx_vslprintf(text, text + sizeof(text), fmt, args);
-    va_end(args);
-
-    result = &attempt->result;
-
-    result->status = status;
-    result->retry_after = retry_after;
-
-    result->message.len = p - text;
-    result->message.data = ngx_pnalloc(job->pool, p - text);
-
-    if (result->message.data) {
-        ngx_memcpy(result->message.data, text, p - text);
-
-    } else {
-        result->message.len = 0;
-    }
-
-    level = (status < 500) ? NGX_LOG_INFO : NGX_LOG_ERR;
-
-    ngx_log_error(level, job->log, 0,
-                  "pd: request \"%V\" failed in %s, prefill \"%V\", "
-                  "decode \"%V\", status %ui: %V",
-                  &job->id, stage, &job->prefill.name, &job->decode.name,
-                  status, &result->message);
-
-    ngx_http_pd_attempt_end(attempt, attempt->reason);
-
-    ngx_post_event(&attempt->later, &ngx_posted_events);
-}
-
-
-const char *
-ngx_http_pd_attempt_stage(ngx_http_pd_attempt_t *attempt)
-{
-    if (attempt->queued) {
-        return "the queue";
-    }
-
-    if (attempt->job->route == NGX_HTTP_PD_ROUTE_DIRECT) {
-        return attempt->delivered ? "decode" : "prefill";
-    }
-
-    if (!attempt->handed) {
-        return "prefill";
-    }
-
-    return attempt->accepted ? "decode" : "the hand-off";
-}
-
-
-static void
-ngx_http_pd_attempt_later(ngx_event_t *ev)
-{
-    ngx_http_pd_attempt_t  *attempt = ev->data;
-
-    ngx_http_pd_job_t  *job;
-
-    job = attempt->job;
-
-    job->attempt = NULL;
-    job->handlers->done(job, &attempt->result);
-}
-
-
-void
-ngx_http_pd_attempt_terminate(ngx_http_pd_process_t *process)
-{
-    ngx_http_pd_attempt_t  *attempt;
-
-    while (process->jobs.root != process->jobs.sentinel) {
-        attempt = (ngx_http_pd_attempt_t *) process->jobs.root;
-
-        attempt->reason = PD__V1__CANCEL__REASON__SHUTDOWN;
-        ngx_http_pd_attempt_fail(attempt, NGX_HTTP_SERVICE_UNAVAILABLE, 1,
-                                 "The server is shutting down.");
-    }
 }
 
 

@@ -6,6 +6,7 @@
 
 #include "ngx_http_pd_ledger.h"
 #include "ngx_http_pd_choose.h"
+#include "ngx_http_pd_slot.h"
 
 
 #define NGX_HTTP_PD_LEDGER_GRANT    100000     /* us to take a grant */
@@ -358,7 +359,7 @@ ngx_http_pd_ledger_grant(ngx_http_pd_zone_t *zone, uint32_t index)
     record->next = slot->grants;
     slot->grants = index;
 
-    ngx_http_pd_zone_wake(zone, record->slot);
+    ngx_http_pd_slot_wake(zone, record->slot);
 }
 
 

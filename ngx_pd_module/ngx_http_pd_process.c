@@ -9,6 +9,7 @@
 
 #include "ngx_http_pd_process.h"
 #include "ngx_http_pd_attempt.h"
+#include "ngx_http_pd_slot.h"
 #include "ngx_http_pd_state.h"
 
 
@@ -75,7 +76,7 @@ ngx_http_pd_process_init(ngx_cycle_t *cycle)
 
     process->zone->self = &process->self;
 
-    if (ngx_http_pd_zone_enter(process->zone, cycle->log) != NGX_OK
+    if (ngx_http_pd_slot_enter(process->zone, cycle->log) != NGX_OK
         || ngx_http_pd_process_listen(process) != NGX_OK)
     {
         return NGX_ERROR;
@@ -131,7 +132,7 @@ ngx_http_pd_process_exit(ngx_cycle_t *cycle)
     ngx_http_pd_process = NULL;
 
     ngx_http_pd_state_save(process->zone, process->log);
-    ngx_http_pd_zone_leave(process->zone);
+    ngx_http_pd_slot_leave(process->zone);
 }
 
 
@@ -226,7 +227,7 @@ ngx_http_pd_process_tick_handler(ngx_event_t *ev)
     {
         process->swept = ngx_current_msec;
 
-        if (ngx_http_pd_zone_sweep(zone, process->log)) {
+        if (ngx_http_pd_slot_sweep(zone, process->log)) {
             ngx_http_pd_state_save(zone, process->log);
         }
     }

@@ -16,6 +16,7 @@
 #include "ngx_http_pd_cluster.h"
 #include "ngx_http_pd_grpc.h"
 #include "ngx_http_pd_hello.h"
+#include "ngx_http_pd_slot.h"
 #include "ngx_http_pd_unpack.h"
 
 
@@ -400,7 +401,7 @@ ngx_http_pd_register_lease(ngx_http_request_t *r, ngx_str_t *address,
 
     if (fresh) {
         zone->sh->changes++;
-        ngx_http_pd_zone_wake_all(zone);
+        ngx_http_pd_slot_wake_all(zone);
     }
 
     ngx_http_pd_zone_unlock(zone);

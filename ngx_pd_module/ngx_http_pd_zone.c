@@ -6,24 +6,22 @@
  *                 configure
  *     process     enter ... lock, unlock ... sweep ... leave
  *
- * Liveness without pids: each process holds a record lock on its byte of a
- * memfd that all have inherited from the master.  The kernel drops the lock
- * when, and only when, the process ends.  The same descriptor must never be
- * closed or opened again by a living process, that would drop its lock.
- *
- * Waking: an eventfd for each slot, made once, so that processes of different
- * generations can wake each other.  A slot without one looks by timer.
+ * Its memory, its configuration and its lock are here; processes that come and
+ * go are in ngx_http_pd_slot.c.
  */
 
 
 #include "ngx_http_pd_zone.h"
 #include "ngx_http_pd_ledger.h"
+#include "ngx_http_pd_slot.h"
 
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 
 
+static char *ngx_http_pd_zone_parse(ngx_conf_t *cf, ngx_str_t *name,
+    ssize_t *size, ngx_str_t *state);
 static ngx_int_t ngx_http_pd_zone_init(ngx_shm_zone_t *shm_zone, void *data);
 static ngx_int_t ngx_http_pd_zone_fresh(ngx_shm_zone_t *shm_zone,
     ngx_http_pd_zone_t *zone);
@@ -32,10 +30,10 @@ static ngx_int_t ngx_http_pd_zone_files(ngx_http_pd_zone_t *zone,
 static void ngx_http_pd_zone_cleanup(void *data);
 static void ngx_http_pd_zone_place_cluster(ngx_http_pd_zone_t *zone,
     ngx_http_pd_cluster_t *cluster, ngx_log_t *log);
-static void ngx_http_pd_zone_free_clusters(ngx_http_pd_zone_t *zone);
-static ngx_uint_t ngx_http_pd_zone_alive(ngx_http_pd_zone_t *zone,
-    ngx_uint_t slot);
-static void ngx_http_pd_zone_forget(ngx_http_pd_zone_t *zone, ngx_uint_t slot);
+static ngx_uint_t ngx_http_pd_zone_find_cluster(ngx_http_pd_zone_t *zone,
+    ngx_str_t *name);
+static void ngx_http_pd_zone_place_worker(ngx_http_pd_zone_t *zone,
+    ngx_uint_t cluster, ngx_http_pd_worker_conf_t *conf, ngx_log_t *log);
 
 
 char *
@@ -43,9 +41,8 @@ ngx_http_pd_zone_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_http_pd_main_conf_t  *pmcf = conf;
 
-    u_char              *p;
     ssize_t              size;
-    ngx_str_t           *value, name, state, s;
+    ngx_str_t            name, state;
     ngx_pool_cleanup_t  *cln;
     ngx_http_pd_zone_t  *zone;
 
@@ -53,47 +50,7 @@ ngx_http_pd_zone_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return "is duplicate: one zone serves all clusters";
     }
 
-    value = cf->args->elts;
-
-    ngx_str_null(&state);
-
-    if (cf->args->nelts == 3) {
-        state.data = value[2].data + 6;
-        state.len = value[2].len - 6;
-
-        if (value[2].len <= 6 || ngx_strncmp(value[2].data, "state=", 6) != 0
-            || ngx_conf_full_name(cf->cycle, &state, 0) != NGX_OK)
-        {
-            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "invalid parameter \"%V\" in \"pd_zone\": "
-                               "use state=PATH", &value[2]);
-            return NGX_CONF_ERROR;
-        }
-    }
-
-    name.data = value[1].data;
-
-    p = (u_char *) ngx_strchr(name.data, ':');
-
-    if (p == NULL || p == name.data) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid \"pd_zone %V\": write NAME:SIZE, "
-                           "for example pd:32m", &value[1]);
-        return NGX_CONF_ERROR;
-    }
-
-    name.len = p - name.data;
-
-    s.data = p + 1;
-    s.len = value[1].data + value[1].len - s.data;
-
-    size = ngx_parse_size(&s);
-
-    if (size == NGX_ERROR || size < NGX_HTTP_PD_ZONE_MIN) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid size \"%V\" in \"pd_zone %V\": "
-                           "use 512k or more, for example 32m",
-                           &s, &value[1]);
+    if (ngx_http_pd_zone_parse(cf, &name, &size, &state) != NGX_CONF_OK) {
         return NGX_CONF_ERROR;
     }
 
@@ -116,6 +73,61 @@ ngx_http_pd_zone_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     pmcf->zone->init = ngx_http_pd_zone_init;
     pmcf->zone->data = zone;
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_pd_zone_parse(ngx_conf_t *cf, ngx_str_t *name, ssize_t *size,
+    ngx_str_t *state)
+{
+    u_char     *p;
+    ngx_str_t  *value, s;
+
+    value = cf->args->elts;
+
+    ngx_str_null(state);
+
+    if (cf->args->nelts == 3) {
+        state->data = value[2].data + 6;
+        state->len = value[2].len - 6;
+
+        if (value[2].len <= 6 || ngx_strncmp(value[2].data, "state=", 6) != 0
+            || ngx_conf_full_name(cf->cycle, state, 0) != NGX_OK)
+        {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "invalid parameter \"%V\" in \"pd_zone\": "
+                               "use state=PATH", &value[2]);
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    name->data = value[1].data;
+
+    p = (u_char *) ngx_strchr(name->data, ':');
+
+    if (p == NULL || p == name->data) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid \"pd_zone %V\": write NAME:SIZE, "
+                           "for example pd:32m", &value[1]);
+        return NGX_CONF_ERROR;
+    }
+
+    name->len = p - name->data;
+
+    s.data = p + 1;
+    s.len = value[1].data + value[1].len - s.data;
+
+    *size = ngx_parse_size(&s);
+
+    if (*size == NGX_ERROR || *size < NGX_HTTP_PD_ZONE_MIN) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid size \"%V\" in \"pd_zone %V\": "
+                           "use 512k or more, for example 32m",
+                           &s, &value[1]);
+        return NGX_CONF_ERROR;
+    }
 
     return NGX_CONF_OK;
 }
@@ -303,7 +315,7 @@ ngx_http_pd_zone_configure(ngx_http_pd_main_conf_t *pmcf, ngx_log_t *log)
         ngx_http_pd_zone_place_cluster(zone, clusters[i], log);
     }
 
-    ngx_http_pd_zone_wake_all(zone);
+    ngx_http_pd_slot_wake_all(zone);
 
     ngx_http_pd_zone_unlock(zone);
 }
@@ -314,30 +326,11 @@ ngx_http_pd_zone_place_cluster(ngx_http_pd_zone_t *zone,
     ngx_http_pd_cluster_t *cluster, ngx_log_t *log)
 {
     ngx_uint_t                   i, place;
-    ngx_http_pd_shared_t        *sh;
     ngx_http_pd_worker_t        *worker;
     ngx_http_pd_worker_conf_t   *conf;
     ngx_http_pd_zone_cluster_t  *zc;
 
-    sh = zone->sh;
-    place = NGX_HTTP_PD_NONE;
-
-    for (i = 0; i < NGX_HTTP_PD_ZONE_CLUSTERS; i++) {
-        zc = &sh->clusters[i];
-
-        if (zc->id == 0) {
-            if (place == NGX_HTTP_PD_NONE) {
-                place = i;
-            }
-
-        } else if (zc->name_len == cluster->name.len
-                   && ngx_memcmp(zc->name, cluster->name.data, zc->name_len)
-                      == 0)
-        {
-            place = i;
-            break;
-        }
-    }
+    place = ngx_http_pd_zone_find_cluster(zone, &cluster->name);
 
     if (place == NGX_HTTP_PD_NONE) {
         ngx_log_error(NGX_LOG_ERR, log, 0,
@@ -348,10 +341,10 @@ ngx_http_pd_zone_place_cluster(ngx_http_pd_zone_t *zone,
         return;
     }
 
-    zc = &sh->clusters[place];
+    zc = &zone->sh->clusters[place];
 
     if (zc->id == 0) {
-        zc->id = ++sh->last_id;
+        zc->id = ++zone->sh->last_id;
         zc->name_len = cluster->name.len;
         ngx_memcpy(zc->name, cluster->name.data, cluster->name.len);
         zc->interval = 0;
@@ -360,38 +353,18 @@ ngx_http_pd_zone_place_cluster(ngx_http_pd_zone_t *zone,
 
     zc->configured = 1;
     zc->direct_threshold = cluster->direct_threshold;
+
     cluster->shared = place;
     cluster->shared_id = zc->id;
 
     conf = cluster->workers.elts;
 
     for (i = 0; i < cluster->workers.nelts; i++) {
-
-        worker = ngx_http_pd_zone_worker_add(zone, place, &conf[i].address);
-
-        if (worker == NULL) {
-            ngx_log_error(NGX_LOG_ERR, log, 0,
-                          "pd worker \"%V\" finds no place among %d workers",
-                          &conf[i].address, NGX_HTTP_PD_ZONE_WORKERS);
-            continue;
-        }
-
-        worker->configured = 1;
-        worker->asserted = conf[i].role;
-        worker->weight = conf[i].weight;
-        worker->max_streams = conf[i].max_streams;
-        worker->down = conf[i].down;
-        worker->backup = conf[i].backup;
-        worker->labelled = (conf[i].zone.len != 0);
-
-        if (worker->labelled) {
-            worker->zone_len = conf[i].zone.len;
-            ngx_memcpy(worker->zone, conf[i].zone.data, conf[i].zone.len);
-        }
+        ngx_http_pd_zone_place_worker(zone, place, &conf[i], log);
     }
 
-    for (i = 0; i < sh->nworkers; i++) {
-        worker = &sh->workers[i];
+    for (i = 0; i < zone->sh->nworkers; i++) {
+        worker = &zone->sh->workers[i];
 
         if (worker->id && worker->cluster == place && !cluster->registration) {
             worker->lease = 0;
@@ -400,56 +373,62 @@ ngx_http_pd_zone_place_cluster(ngx_http_pd_zone_t *zone,
 }
 
 
-ngx_int_t
-ngx_http_pd_zone_enter(ngx_http_pd_zone_t *zone, ngx_log_t *log)
+/* the cluster's own place, or a free one */
+
+static ngx_uint_t
+ngx_http_pd_zone_find_cluster(ngx_http_pd_zone_t *zone, ngx_str_t *name)
 {
-    struct flock           lock;
-    ngx_uint_t             slot;
-    ngx_http_pd_shared_t  *sh;
+    ngx_uint_t                   i, spare;
+    ngx_http_pd_zone_cluster_t  *zc;
 
-    sh = zone->sh;
-    slot = (ngx_process == NGX_PROCESS_WORKER) ? ngx_process_slot : 0;
+    spare = NGX_HTTP_PD_NONE;
 
-    ngx_memzero(&lock, sizeof(struct flock));
-    lock.l_type = F_WRLCK;
-    lock.l_whence = SEEK_SET;
-    lock.l_start = slot;
-    lock.l_len = 1;
+    for (i = 0; i < NGX_HTTP_PD_ZONE_CLUSTERS; i++) {
+        zc = &zone->sh->clusters[i];
 
-    ngx_http_pd_zone_lock(zone);
+        if (zc->id == 0) {
+            if (spare == NGX_HTTP_PD_NONE) {
+                spare = i;
+            }
 
-    if (fcntl(sh->liveness, F_SETLK, &lock) == -1) {
-        ngx_http_pd_zone_unlock(zone);
-        ngx_log_error(NGX_LOG_ALERT, log, ngx_errno,
-                      "pd process slot %ui is taken", slot);
-        return NGX_ERROR;
+        } else if (zc->name_len == name->len
+                   && ngx_memcmp(zc->name, name->data, name->len) == 0)
+        {
+            return i;
+        }
     }
 
-    ngx_http_pd_zone_forget(zone, slot);
-
-    zone->slot = slot;
-    zone->entered = 1;
-    zone->owner = 0;
-    sh->slots[slot].pid = ngx_pid;
-
-    ngx_http_pd_zone_unlock(zone);
-
-    return NGX_OK;
+    return spare;
 }
 
 
-void
-ngx_http_pd_zone_leave(ngx_http_pd_zone_t *zone)
+static void
+ngx_http_pd_zone_place_worker(ngx_http_pd_zone_t *zone, ngx_uint_t cluster,
+    ngx_http_pd_worker_conf_t *conf, ngx_log_t *log)
 {
-    if (!zone->entered) {
+    ngx_http_pd_worker_t  *worker;
+
+    worker = ngx_http_pd_zone_worker_add(zone, cluster, &conf->address);
+
+    if (worker == NULL) {
+        ngx_log_error(NGX_LOG_ERR, log, 0,
+                      "pd worker \"%V\" finds no place among %d workers",
+                      &conf->address, NGX_HTTP_PD_ZONE_WORKERS);
         return;
     }
 
-    ngx_http_pd_zone_lock(zone);
-    ngx_http_pd_zone_forget(zone, zone->slot);
-    ngx_http_pd_zone_unlock(zone);
+    worker->configured = 1;
+    worker->asserted = conf->role;
+    worker->weight = conf->weight;
+    worker->max_streams = conf->max_streams;
+    worker->down = conf->down;
+    worker->backup = conf->backup;
+    worker->labelled = (conf->zone.len != 0);
 
-    zone->entered = 0;
+    if (worker->labelled) {
+        worker->zone_len = conf->zone.len;
+        ngx_memcpy(worker->zone, conf->zone.data, conf->zone.len);
+    }
 }
 
 
@@ -472,183 +451,6 @@ ngx_http_pd_zone_unlock(ngx_http_pd_zone_t *zone)
     zone->sh->dirty = 0;
 
     ngx_shmtx_unlock(&zone->shpool->mutex);
-}
-
-
-ngx_uint_t
-ngx_http_pd_zone_sweep(ngx_http_pd_zone_t *zone, ngx_log_t *log)
-{
-    ngx_pid_t              pid;
-    uint64_t               now;
-    ngx_uint_t             i;
-    ngx_http_pd_shared_t  *sh;
-    ngx_http_pd_worker_t  *worker;
-
-    sh = zone->sh;
-
-    ngx_http_pd_zone_lock(zone);
-
-    /* the lowest slot that lives sweeps for all */
-
-    for (i = 0; i < NGX_HTTP_PD_ZONE_SLOTS; i++) {
-
-        pid = sh->slots[i].pid;
-
-        if (pid == 0 || i == zone->slot) {
-            continue;
-        }
-
-        if (ngx_http_pd_zone_alive(zone, i)) {
-            if (i < zone->slot) {
-                ngx_http_pd_zone_unlock(zone);
-                return 0;
-            }
-
-            continue;
-        }
-
-        ngx_http_pd_zone_forget(zone, i);
-
-        ngx_log_error(NGX_LOG_NOTICE, log, 0,
-                      "pd: forgot the requests of process %P", pid);
-    }
-
-    now = ngx_http_pd_now_us();
-
-    for (i = 0; i < sh->nworkers; i++) {
-        worker = &sh->workers[i];
-
-        if (worker->lease && worker->lease < now) {
-            worker->lease = 0;
-            sh->leases++;
-            sh->changes++;
-
-            ngx_log_error(NGX_LOG_WARN, log, 0,
-                          "pd: the lease of worker \"%*s\" has ended",
-                          (size_t) worker->address_len, worker->address);
-        }
-
-        if (worker->id && !worker->configured && !worker->lease
-            && worker->jobs == 0
-            && !ngx_http_pd_zone_attached_any(zone, worker))
-        {
-            worker->id = 0;
-        }
-    }
-
-    ngx_http_pd_zone_free_clusters(zone);
-
-    ngx_http_pd_zone_unlock(zone);
-
-    return 1;
-}
-
-
-/* clusters that no configuration names, once their last request is gone */
-
-static void
-ngx_http_pd_zone_free_clusters(ngx_http_pd_zone_t *zone)
-{
-    ngx_uint_t             i;
-    ngx_uint_t             used[NGX_HTTP_PD_ZONE_CLUSTERS];
-    ngx_http_pd_shared_t  *sh;
-
-    sh = zone->sh;
-
-    for (i = 0; i < NGX_HTTP_PD_ZONE_CLUSTERS; i++) {
-        used[i] = sh->clusters[i].configured || sh->clusters[i].queued;
-    }
-
-    for (i = 0; i < sh->nworkers; i++) {
-        if (sh->workers[i].id) {
-            used[sh->workers[i].cluster] = 1;
-        }
-    }
-
-    for (i = 0; i < NGX_HTTP_PD_ZONE_CLUSTERS; i++) {
-        if (!used[i]) {
-            sh->clusters[i].id = 0;
-        }
-    }
-}
-
-
-static ngx_uint_t
-ngx_http_pd_zone_alive(ngx_http_pd_zone_t *zone, ngx_uint_t slot)
-{
-    struct flock  lock;
-
-    ngx_memzero(&lock, sizeof(struct flock));
-    lock.l_type = F_WRLCK;
-    lock.l_whence = SEEK_SET;
-    lock.l_start = slot;
-    lock.l_len = 1;
-
-    if (fcntl(zone->sh->liveness, F_GETLK, &lock) == -1) {
-        return 1;
-    }
-
-    return lock.l_type != F_UNLCK;
-}
-
-
-/* a process has ended: so have its requests and its connections */
-
-static void
-ngx_http_pd_zone_forget(ngx_http_pd_zone_t *zone, ngx_uint_t slot)
-{
-    ngx_http_pd_slot_t  *s;
-
-    s = &zone->sh->slots[slot];
-
-    if (s->pid == 0) {
-        return;
-    }
-
-    ngx_http_pd_ledger_forget(zone, slot);
-
-    s->pid = 0;
-    s->stalled = 0;
-    s->grants = NGX_HTTP_PD_NIL;
-    ngx_memzero(s->attached, sizeof(s->attached));
-}
-
-
-void
-ngx_http_pd_zone_wake(ngx_http_pd_zone_t *zone, ngx_uint_t slot)
-{
-    uint64_t             one;
-    ngx_http_pd_slot_t  *s;
-
-    if (zone->entered && slot == zone->slot) {
-        ngx_post_event(zone->self, &ngx_posted_events);
-        return;
-    }
-
-    s = &zone->sh->slots[slot];
-
-    if (s->pid == 0 || s->wake == -1) {
-        return;
-    }
-
-    /* EAGAIN means that it is awake already */
-
-    one = 1;
-
-    if (write(s->wake, &one, sizeof(uint64_t)) == -1) {
-        return;
-    }
-}
-
-
-void
-ngx_http_pd_zone_wake_all(ngx_http_pd_zone_t *zone)
-{
-    ngx_uint_t  i;
-
-    for (i = 0; i < NGX_HTTP_PD_ZONE_SLOTS; i++) {
-        ngx_http_pd_zone_wake(zone, i);
-    }
 }
 
 
@@ -735,50 +537,4 @@ ngx_http_pd_zone_worker_add(ngx_http_pd_zone_t *zone, ngx_uint_t cluster,
     sh->changes++;
 
     return spare;
-}
-
-
-ngx_uint_t
-ngx_http_pd_zone_attached_any(ngx_http_pd_zone_t *zone,
-    ngx_http_pd_worker_t *worker)
-{
-    ngx_uint_t  i;
-
-    for (i = 0; i < NGX_HTTP_PD_ZONE_SLOTS; i++) {
-        if (zone->sh->slots[i].pid
-            && ngx_http_pd_zone_attached(zone, i, worker))
-        {
-            return 1;
-        }
-    }
-
-    return 0;
-}
-
-
-ngx_uint_t
-ngx_http_pd_zone_attached(ngx_http_pd_zone_t *zone, ngx_uint_t slot,
-    ngx_http_pd_worker_t *worker)
-{
-    ngx_uint_t  i;
-
-    i = ngx_http_pd_worker_index(zone, worker);
-
-    return (zone->sh->slots[slot].attached[i / 64] >> (i % 64)) & 1;
-}
-
-
-void
-ngx_http_pd_zone_set_attached(ngx_http_pd_zone_t *zone,
-    ngx_http_pd_worker_t *worker, ngx_uint_t attached)
-{
-    uint64_t    *word, bit;
-    ngx_uint_t   i;
-
-    i = ngx_http_pd_worker_index(zone, worker);
-
-    word = &zone->sh->slots[zone->slot].attached[i / 64];
-    bit = (uint64_t) 1 << (i % 64);
-
-    *word = attached ? (*word | bit) : (*word & ~bit);
 }

@@ -220,24 +220,10 @@ char *ngx_http_pd_zone_directive(ngx_conf_t *cf, ngx_command_t *cmd,
 void ngx_http_pd_zone_configure(ngx_http_pd_main_conf_t *pmcf,
     ngx_log_t *log);
 
-/* this process takes its slot, and leaves it */
-ngx_int_t ngx_http_pd_zone_enter(ngx_http_pd_zone_t *zone, ngx_log_t *log);
-void ngx_http_pd_zone_leave(ngx_http_pd_zone_t *zone);
-
 void ngx_http_pd_zone_lock(ngx_http_pd_zone_t *zone);
 void ngx_http_pd_zone_unlock(ngx_http_pd_zone_t *zone);
 
-/*
- * Once a second: what dead processes and ended leases have left.  1 if this
- * process is the one that cares for all.
- */
-ngx_uint_t ngx_http_pd_zone_sweep(ngx_http_pd_zone_t *zone, ngx_log_t *log);
-
 /* the rest is called under the lock */
-
-/* wakes another process to look at its grants and at the workers */
-void ngx_http_pd_zone_wake(ngx_http_pd_zone_t *zone, ngx_uint_t slot);
-void ngx_http_pd_zone_wake_all(ngx_http_pd_zone_t *zone);
 
 uint64_t ngx_http_pd_zone_hash(ngx_http_pd_zone_t *zone, ngx_str_t *model);
 
@@ -248,14 +234,6 @@ ngx_http_pd_worker_t *ngx_http_pd_zone_worker(ngx_http_pd_zone_t *zone,
 /* finds or makes the entry of an address; NULL: the table is full */
 ngx_http_pd_worker_t *ngx_http_pd_zone_worker_add(ngx_http_pd_zone_t *zone,
     ngx_uint_t cluster, ngx_str_t *address);
-
-/* this process's stream to the worker is up; some process's is; that one's */
-void ngx_http_pd_zone_set_attached(ngx_http_pd_zone_t *zone,
-    ngx_http_pd_worker_t *worker, ngx_uint_t attached);
-ngx_uint_t ngx_http_pd_zone_attached_any(ngx_http_pd_zone_t *zone,
-    ngx_http_pd_worker_t *worker);
-ngx_uint_t ngx_http_pd_zone_attached(ngx_http_pd_zone_t *zone,
-    ngx_uint_t slot, ngx_http_pd_worker_t *worker);
 
 
 #define ngx_http_pd_worker_index(zone, worker)                               \

@@ -80,7 +80,7 @@ __DATA__
 
 
 === TEST 4: after it has granted, before it has told
---- inside: ngx_http_pd_zone_wake
+--- inside: ngx_http_pd_slot_wake
 
 
 

@@ -1,0 +1,30 @@
+
+/*
+ * Load reports: what a worker says of its work, put into the shared zone.
+ *
+ * A report counts the submissions of its stream that it includes.  What was
+ * promised to the worker and is not included yet stays charged; so "reported
+ * and not yet seen" is exact, from whatever processes submissions come.
+ */
+
+
+#ifndef _NGX_HTTP_PD_REPORT_H_INCLUDED_
+#define _NGX_HTTP_PD_REPORT_H_INCLUDED_
+
+
+#include "ngx_http_pd_attach.h"
+
+
+/* a report that came with a step, under the zone's lock */
+void ngx_http_pd_report_apply(ngx_http_pd_attach_t *attach,
+    Pd__V1__LoadReport *load);
+
+/* one that came alone */
+void ngx_http_pd_report_alone(ngx_http_pd_attach_t *attach,
+    Pd__V1__LoadReport *load);
+
+/* the worker takes nothing new */
+void ngx_http_pd_report_drain(ngx_http_pd_attach_t *attach);
+
+
+#endif /* _NGX_HTTP_PD_REPORT_H_INCLUDED_ */
