@@ -36,8 +36,10 @@ static const struct pd_link_identity *identity(uint8_t choice)
 static void check_request(const struct pd_request *request)
 {
     const struct pd_sampling *s = &request->sampling;
-    size_t prompt =
-        request->route == PD_ROUTE_DECODE ? request->ticket.tokens : request->prompt.count;
+    /* A ticket covers what earlier attempts generated, too. */
+    size_t prompt = request->route == PD_ROUTE_DECODE
+                        ? request->ticket.tokens - request->generated.count
+                        : request->prompt.count;
 
     PROMISE(prompt >= 1 && s->max_tokens >= 1 && prompt + s->max_tokens <= MODEL_LEN);
     PROMISE(request->generated.count == 0 || request->generated.count < s->max_tokens);
