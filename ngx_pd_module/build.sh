@@ -2,7 +2,7 @@
 #
 # Builds ngx_http_pd_module.so into $BUILD, against Debian's nginx-dev or, where
 # NGINX_SRC names a source tree, against that tree; then the nginx of the tree
-# is built too, as $BUILD/nginx-bin: a module only loads into the exact version
+# is built too, as $BUILD/nginx/objs/nginx: a module only loads into the exact version
 # (and, with a sanitizer, the exact build) that it was made for.
 #
 # BUILD=DIR [SANITIZER=address] [NGINX_SRC=DIR] [CC=cc] ngx_pd_module/build.sh
@@ -68,8 +68,12 @@ fi
 
 cd "$source"
 
-# One configure script per tree may run at a time, and only when what it would
-# say has changed.
+# Two rules of one make may come here at once: the second waits, and finds all
+# done. nginx's configure runs only when what it would say has changed.
+
+mkdir -p "$build/nginx"
+exec 9> "$build/nginx/.lock"
+flock 9
 
 stamp=$(printf '%s\n' "$source" "${CC:-cc}" "$cc_options" "${options[@]}" \
         | cat - "$top/ngx_pd_module/config" src/core/nginx.h | sha256sum)
