@@ -11,6 +11,7 @@
 
 #include "ngx_http_pd_attach.h"
 #include "ngx_http_pd_ledger.h"
+#include "ngx_http_pd_load.h"
 
 
 #define NGX_HTTP_PD_CHOICES        3     /* of workers, for one job */

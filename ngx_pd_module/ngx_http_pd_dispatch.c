@@ -107,7 +107,7 @@ ngx_http_pd_dispatch_placed(ngx_http_pd_attach_t *attach,
     }
 
     ngx_http_pd_zone_lock(zone);
-    ngx_http_pd_ledger_exact(zone, attempt->record, placed->prompt_tokens);
+    ngx_http_pd_load_exact(zone, attempt->record, placed->prompt_tokens);
     ngx_http_pd_zone_unlock(zone);
 
     if (!side->decode) {
@@ -252,11 +252,11 @@ ngx_http_pd_dispatch_account(ngx_http_pd_attach_t *attach, Pd__V1__Step *step)
         }
 
         if (side->decode) {
-            ngx_http_pd_ledger_progress(zone, side->attempt->record,
+            ngx_http_pd_load_progress(zone, side->attempt->record,
                                         seq->n_tokens);
 
         } else if (seq->finished) {
-            ngx_http_pd_ledger_prefilled(zone, side->attempt->record);
+            ngx_http_pd_load_prefilled(zone, side->attempt->record);
         }
     }
 

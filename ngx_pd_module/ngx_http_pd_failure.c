@@ -211,7 +211,7 @@ ngx_http_pd_failure_redirect(ngx_http_pd_attempt_t *attempt,
     ngx_http_pd_zone_lock(zone);
 
     if (prompt_tokens) {
-        ngx_http_pd_ledger_exact(zone, attempt->record, prompt_tokens);
+        ngx_http_pd_load_exact(zone, attempt->record, prompt_tokens);
     }
 
     zone->sh->records[attempt->record].split = 1;

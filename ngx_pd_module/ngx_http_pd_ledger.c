@@ -6,6 +6,7 @@
 
 #include "ngx_http_pd_ledger.h"
 #include "ngx_http_pd_choose.h"
+#include "ngx_http_pd_load.h"
 #include "ngx_http_pd_slot.h"
 
 
@@ -16,10 +17,6 @@
 static ngx_http_pd_record_t *ngx_http_pd_ledger_alloc(ngx_http_pd_zone_t *zone,
     uint32_t *index);
 static void ngx_http_pd_ledger_free(ngx_http_pd_zone_t *zone, uint32_t index);
-static void ngx_http_pd_ledger_charge(ngx_http_pd_zone_t *zone,
-    ngx_http_pd_record_t *record, ngx_int_t sign);
-static void ngx_http_pd_ledger_drop(ngx_http_pd_zone_t *zone,
-    ngx_http_pd_record_t *record);
 static ngx_int_t ngx_http_pd_ledger_place(ngx_http_pd_zone_t *zone,
     ngx_http_pd_record_t *record);
 static void ngx_http_pd_ledger_enqueue(ngx_http_pd_zone_t *zone,
@@ -108,7 +105,7 @@ ngx_http_pd_ledger_again(ngx_http_pd_zone_t *zone, uint32_t index,
 
     record = &zone->sh->records[index];
 
-    ngx_http_pd_ledger_drop(zone, record);
+    ngx_http_pd_load_drop(zone, record);
 
     record->avoid[2] = record->avoid[1];
     record->avoid[1] = record->avoid[0];
@@ -139,7 +136,7 @@ ngx_http_pd_ledger_again_decode(ngx_http_pd_zone_t *zone, uint32_t index,
 
     record = &zone->sh->records[index];
 
-    ngx_http_pd_ledger_charge(zone, record, -1);
+    ngx_http_pd_load_charge(zone, record, -1);
 
     record->decode = NGX_HTTP_PD_NONE;
     record->avoid[2] = record->avoid[1];
@@ -152,7 +149,7 @@ ngx_http_pd_ledger_again_decode(ngx_http_pd_zone_t *zone, uint32_t index,
         record->unseen_decode = 1;
     }
 
-    ngx_http_pd_ledger_charge(zone, record, 1);
+    ngx_http_pd_load_charge(zone, record, 1);
 
     return rc;
 }
@@ -181,68 +178,6 @@ ngx_http_pd_ledger_take(ngx_http_pd_zone_t *zone)
 
 
 void
-ngx_http_pd_ledger_exact(ngx_http_pd_zone_t *zone, uint32_t index,
-    size_t prompt)
-{
-    ngx_http_pd_record_t  *record;
-
-    record = &zone->sh->records[index];
-
-    ngx_http_pd_ledger_charge(zone, record, -1);
-    record->prompt = ngx_min(prompt, NGX_MAX_INT32_VALUE);
-    ngx_http_pd_ledger_charge(zone, record, 1);
-}
-
-
-void
-ngx_http_pd_ledger_seen(ngx_http_pd_zone_t *zone, uint32_t index,
-    ngx_uint_t decode)
-{
-    ngx_http_pd_record_t  *record;
-
-    record = &zone->sh->records[index];
-
-    ngx_http_pd_ledger_charge(zone, record, -1);
-
-    if (decode) {
-        record->unseen_decode = 0;
-
-    } else {
-        record->unseen_prefill = 0;
-    }
-
-    ngx_http_pd_ledger_charge(zone, record, 1);
-}
-
-
-void
-ngx_http_pd_ledger_progress(ngx_http_pd_zone_t *zone, uint32_t index,
-    size_t tokens)
-{
-    ngx_http_pd_record_t  *record;
-
-    record = &zone->sh->records[index];
-
-    ngx_http_pd_ledger_charge(zone, record, -1);
-    record->output -= ngx_min(record->output, tokens);
-    ngx_http_pd_ledger_charge(zone, record, 1);
-}
-
-
-void
-ngx_http_pd_ledger_prefilled(ngx_http_pd_zone_t *zone, uint32_t index)
-{
-    ngx_http_pd_record_t  *record;
-
-    record = &zone->sh->records[index];
-
-    ngx_http_pd_ledger_charge(zone, record, -1);
-    record->prefilled = 1;
-    ngx_http_pd_ledger_charge(zone, record, 1);
-}
-
-
-void
 ngx_http_pd_ledger_release(ngx_http_pd_zone_t *zone, uint32_t index)
 {
     ngx_http_pd_record_t  *record;
@@ -260,7 +195,7 @@ ngx_http_pd_ledger_release(ngx_http_pd_zone_t *zone, uint32_t index)
         break;
     }
 
-    ngx_http_pd_ledger_drop(zone, record);
+    ngx_http_pd_load_drop(zone, record);
     ngx_http_pd_ledger_free(zone, index);
     ngx_http_pd_ledger_run(zone);
 }
@@ -411,7 +346,7 @@ ngx_http_pd_ledger_expire(ngx_http_pd_zone_t *zone)
             moved = 1;
 
             ngx_http_pd_ledger_ungrant(zone, index);
-            ngx_http_pd_ledger_drop(zone, record);
+            ngx_http_pd_load_drop(zone, record);
             ngx_http_pd_ledger_enqueue(zone, index);
         }
     }
@@ -511,11 +446,11 @@ ngx_http_pd_ledger_rebuild(ngx_http_pd_zone_t *zone)
             slot = &sh->slots[record->slot];
             record->next = slot->grants;
             slot->grants = index;
-            ngx_http_pd_ledger_charge(zone, record, 1);
+            ngx_http_pd_load_charge(zone, record, 1);
             break;
 
         case NGX_HTTP_PD_RECORD_RUNNING:
-            ngx_http_pd_ledger_charge(zone, record, 1);
+            ngx_http_pd_load_charge(zone, record, 1);
             break;
         }
     }
@@ -566,58 +501,6 @@ ngx_http_pd_ledger_free(ngx_http_pd_zone_t *zone, uint32_t index)
 }
 
 
-/* what the record adds to its workers' sums; always the same way up and down */
-
-static void
-ngx_http_pd_ledger_charge(ngx_http_pd_zone_t *zone,
-    ngx_http_pd_record_t *record, ngx_int_t sign)
-{
-    uint64_t               blocks;
-    ngx_http_pd_worker_t  *worker;
-
-    if (record->prefill != NGX_HTTP_PD_NONE && !record->prefilled) {
-        worker = &zone->sh->workers[record->prefill];
-        worker->jobs += sign;
-
-        if (record->unseen_prefill) {
-            worker->unseen_jobs += sign;
-            worker->unseen_tokens += sign * (int64_t) record->prompt;
-
-            blocks = ngx_http_pd_choose_blocks(worker, record->prompt);
-            worker->held_blocks += sign * (int64_t) blocks;
-        }
-    }
-
-    if (record->decode != NGX_HTTP_PD_NONE) {
-        worker = &zone->sh->workers[record->decode];
-        worker->jobs += sign;
-
-        blocks = ngx_http_pd_choose_blocks(worker, record->output);
-
-        if (record->unseen_decode) {
-            worker->unseen_jobs += sign;
-            blocks += ngx_http_pd_choose_blocks(worker, record->prompt);
-
-            if (!record->handed) {
-                worker->unseen_tokens += sign * (int64_t) record->prompt;
-            }
-        }
-
-        worker->held_blocks += sign * (int64_t) blocks;
-    }
-}
-
-
-static void
-ngx_http_pd_ledger_drop(ngx_http_pd_zone_t *zone, ngx_http_pd_record_t *record)
-{
-    ngx_http_pd_ledger_charge(zone, record, -1);
-
-    record->prefill = NGX_HTTP_PD_NONE;
-    record->decode = NGX_HTTP_PD_NONE;
-}
-
-
 static ngx_int_t
 ngx_http_pd_ledger_place(ngx_http_pd_zone_t *zone,
     ngx_http_pd_record_t *record)
@@ -631,7 +514,7 @@ ngx_http_pd_ledger_place(ngx_http_pd_zone_t *zone,
     record->prefilled = 0;
     record->handed = (record->prefill != NGX_HTTP_PD_NONE);
 
-    ngx_http_pd_ledger_charge(zone, record, 1);
+    ngx_http_pd_load_charge(zone, record, 1);
 
     return NGX_OK;
 }

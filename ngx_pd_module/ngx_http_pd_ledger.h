@@ -12,8 +12,8 @@
  * Whichever process frees room grants it to the head of the queue, in whose
  * name it chooses workers, and wakes the process that has the request.
  *
- * A worker's counters are sums over records: jobs; what was promised and is
- * not in the worker's last load report yet; blocks for tokens still to come.
+ * What a record adds to its workers' counters is the affair of
+ * ngx_http_pd_load.h.
  *
  * All functions are called under the zone's lock.
  */
@@ -66,21 +66,6 @@ ngx_int_t ngx_http_pd_ledger_again_decode(ngx_http_pd_zone_t *zone,
 
 /* a request of this process that was granted its workers, or NIL */
 uint32_t ngx_http_pd_ledger_take(ngx_http_pd_zone_t *zone);
-
-/* the prompt's true length */
-void ngx_http_pd_ledger_exact(ngx_http_pd_zone_t *zone, uint32_t record,
-    size_t prompt);
-
-/* a load report includes the request */
-void ngx_http_pd_ledger_seen(ngx_http_pd_zone_t *zone, uint32_t record,
-    ngx_uint_t decode);
-
-/* so many tokens have come */
-void ngx_http_pd_ledger_progress(ngx_http_pd_zone_t *zone, uint32_t record,
-    size_t tokens);
-
-/* the prefill worker has done its part */
-void ngx_http_pd_ledger_prefilled(ngx_http_pd_zone_t *zone, uint32_t record);
 
 /* the request has ended */
 void ngx_http_pd_ledger_release(ngx_http_pd_zone_t *zone, uint32_t record);

@@ -65,7 +65,7 @@ ngx_http_pd_report_apply(ngx_http_pd_attach_t *attach,
         ngx_queue_remove(q);
         side->waits = 0;
 
-        ngx_http_pd_ledger_seen(zone, side->attempt->record, side->decode);
+        ngx_http_pd_load_seen(zone, side->attempt->record, side->decode);
     }
 }
 
