@@ -8,6 +8,9 @@
 
 #include "worker/text/jinja_lexer.h"
 
+/* Of expressions and statements within each other, parsed or rendered. */
+enum { PD_JINJA_DEPTH_MAX = 200 };
+
 enum pd_jinja_node_kind {
     /* statements */
     PD_JINJA_DATA,         /* text */

@@ -48,7 +48,7 @@ bool pd_jinja_exhausted(struct pd_jinja_render *render); /* memory; returns fals
 /* Counts work that one node may cause. */
 bool pd_jinja_spend(struct pd_jinja_render *render, uint64_t steps);
 
-/* The positional argument `index`, or the one called `keyword`; NULL if not given. */
+/* jinja_lookup.c: the positional argument `index`, or the one called `keyword`; NULL if not given. */
 const struct pd_jinja_value *pd_jinja_argument(const struct pd_jinja_arguments *arguments,
                                                int index, const char *keyword);
 
