@@ -1,13 +1,11 @@
 /* The calls of kvx.h: each becomes a message to the thread in service.c, and returns. */
 #include "worker/kvx/kvx.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
+#include "worker/base/clock.h"
 #include "worker/base/log.h"
 #include "worker/kvx/kvx_state.h"
 
@@ -74,24 +72,22 @@ static void wake(void *context)
 {
     struct pd_kvx *kvx = context;
 
-    eventfd_write(kvx->wake, 1);
+    pd_loop_interrupt(&kvx->loop);
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-static void free_kvx(struct pd_kvx *kvx)
+void pd_kvx_unmake(struct pd_kvx *kvx)
 {
     pd_kvx_service_free(kvx);
     pd_pool_unmap(&kvx->pool);
     pd_mailbox_destroy(&kvx->box);
     pthread_mutex_destroy(&kvx->states_lock);
-    if (kvx->wake >= 0)
-        close(kvx->wake);
     free(kvx->states);
     free(kvx);
 }
 
-int pd_kvx_create(const struct pd_kvx_options *options, struct pd_kvx **out, struct pd_error *error)
+int pd_kvx_make(const struct pd_kvx_options *options, struct pd_kvx **out, struct pd_error *error)
 {
     struct pd_kvx *kvx = calloc(1, sizeof(*kvx));
     int status;
@@ -100,34 +96,60 @@ int pd_kvx_create(const struct pd_kvx_options *options, struct pd_kvx **out, str
         return pd_fail(error, PD_NO_MEMORY, "kvx: no memory");
     kvx->callbacks = options->callbacks;
     kvx->max_tokens = options->max_model_len;
+    kvx->clock = pd_clock_ns;
     kvx->pool.readers_fd = -1;
-    kvx->loop.epoll = -1;
+    kvx->loop.epoll = kvx->loop.wake = -1;
     atomic_init(&kvx->next_link, 1);
     pthread_mutex_init(&kvx->states_lock, NULL);
     pd_mailbox_init(&kvx->box, 1, wake, kvx); /* the limit is never used: see post() */
-    kvx->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     kvx->states = calloc(PD_KVX_LINKS_MAX, sizeof(*kvx->states));
-    if (kvx->wake < 0 || !kvx->states)
-        status = pd_fail(error, PD_NO_MEMORY, "kvx: no memory or descriptors");
+    if (!kvx->states)
+        status = pd_fail(error, PD_NO_MEMORY, "kvx: no memory");
     else
         status = pd_pool_map(&kvx->pool, &options->pool, &options->memory, error);
     if (status == PD_OK)
         status = pd_kvx_service_init(kvx, options, error);
-    if (status == PD_OK && pthread_create(&kvx->thread, NULL, pd_kvx_service_run, kvx) != 0)
-        status = pd_fail(error, PD_IO, "kvx: no thread: %s", strerror(errno));
-    if (status != PD_OK) {
-        free_kvx(kvx);
+    if (status != PD_OK)
+        pd_kvx_unmake(kvx);
+    else
+        *out = kvx;
+    return status;
+}
+
+static void *run(void *kvx)
+{
+    pthread_setname_np(pthread_self(), "kvx");
+    while (pd_kvx_service_turn(kvx, true))
+        ;
+    return NULL;
+}
+
+int pd_kvx_create(const struct pd_kvx_options *options, struct pd_kvx **out, struct pd_error *error)
+{
+    struct pd_kvx *kvx;
+    int status = pd_kvx_make(options, &kvx, error);
+
+    if (status != PD_OK)
         return status;
+    status = pthread_create(&kvx->thread, NULL, run, kvx);
+    if (status != 0) {
+        pd_kvx_unmake(kvx);
+        return pd_fail(error, PD_IO, "kvx: no thread: %s", strerror(status));
     }
     *out = kvx;
     return PD_OK;
 }
 
-void pd_kvx_destroy(struct pd_kvx *kvx)
+void pd_kvx_stop(struct pd_kvx *kvx)
 {
     post(kvx, new_call(PD_CALL_STOP, 0));
+}
+
+void pd_kvx_destroy(struct pd_kvx *kvx)
+{
+    pd_kvx_stop(kvx);
     pthread_join(kvx->thread, NULL);
-    free_kvx(kvx);
+    pd_kvx_unmake(kvx);
 }
 
 size_t pd_kvx_pool_bytes(const struct pd_kv_pool *pool)

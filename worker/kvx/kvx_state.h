@@ -19,7 +19,6 @@ enum {
     PD_KVX_TICKETS_MAX = 4096, /* offered and not released; an offer beyond is refused */
     PD_KVX_FETCHES_MAX = 4096, /* begun and not over; a fetch beyond is refused */
     PD_KVX_LINKS_MAX = 256,    /* of each direction */
-    PD_KVX_TRANSPORTS = 2,
     PD_KVX_GAUGES = 1024,
     PD_KVX_GAUGE_MAX = 32 << 20, /* bytes of control messages of a link that may wait */
 };
@@ -77,7 +76,6 @@ struct pd_kvx {
     uint32_t max_tokens;
     struct pd_pool pool;
     struct pd_mailbox box;
-    int wake; /* eventfd */
     pthread_t thread;
     atomic_size_t tickets, fetches;
     atomic_uint_fast64_t next_link;
@@ -88,10 +86,10 @@ struct pd_kvx {
     size_t state_count;
 
     /* The thread's own from here on. */
+    uint64_t (*clock)(void); /* nanoseconds; pd_clock_ns but in simulations */
     struct pd_loop loop;
-    struct pd_watch wake_watch;
-    struct pd_transport *transports[PD_KVX_TRANSPORTS]; /* those that are allowed */
-    struct pd_transport_option choices[PD_KVX_TRANSPORTS];
+    struct pd_transport *transports[PD_TRANSPORTS_MAX]; /* those that are allowed */
+    struct pd_transport_option choices[PD_TRANSPORTS_MAX];
     size_t transport_count;
     char host_id[PD_KV_NAME];
     struct pd_source *source;
@@ -105,13 +103,22 @@ static inline struct pd_kvx_gauge *pd_kvx_gauge_of(struct pd_kvx *kvx, uint64_t 
     return &kvx->gauges[link % PD_KVX_GAUGES];
 }
 
-/* service.c: makes loop, transports and state machines; runs them until PD_CALL_STOP. */
+/* service.c: makes loop, transports and state machines. */
 int pd_kvx_service_init(struct pd_kvx *kvx, const struct pd_kvx_options *options,
                         struct pd_error *error);
 void pd_kvx_service_free(struct pd_kvx *kvx);
-void *pd_kvx_service_run(void *kvx);
 
-/* kvx.c: frees a call and what it still owns. */
+/* One turn of the thread; `wait`: until something comes or a deadline is due. False once
+ * PD_CALL_STOP has been done: no further turn may follow. */
+bool pd_kvx_service_turn(struct pd_kvx *kvx, bool wait);
+
+/* kvx.c: an instance without its thread. pd_kvx_create adds one that turns until it is stopped; a
+ * simulation makes the turns itself, all on one thread. */
+int pd_kvx_make(const struct pd_kvx_options *options, struct pd_kvx **kvx, struct pd_error *error);
+void pd_kvx_unmake(struct pd_kvx *kvx); /* after the last turn */
+void pd_kvx_stop(struct pd_kvx *kvx);   /* posts PD_CALL_STOP */
+
+/* Frees a call and what it still owns. */
 void pd_kvx_call_free(struct pd_kvx_call *call);
 
 #endif

@@ -1,22 +1,42 @@
 #include "worker/kvx/loop.h"
 
 #include <stddef.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "worker/base/error.h"
 
+static void on_wake(struct pd_watch *watch, uint32_t events)
+{
+    eventfd_t count;
+
+    (void)events;
+    eventfd_read(watch->fd, &count);
+}
+
 int pd_loop_init(struct pd_loop *loop)
 {
     loop->count = 0;
+    loop->wake_watch.handle = on_wake;
     loop->epoll = epoll_create1(EPOLL_CLOEXEC);
-    return loop->epoll < 0 ? PD_IO : PD_OK;
+    loop->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (loop->epoll < 0 || loop->wake < 0)
+        return PD_IO;
+    return pd_loop_add(loop, &loop->wake_watch, loop->wake, EPOLLIN);
 }
 
 void pd_loop_free(struct pd_loop *loop)
 {
     if (loop->epoll >= 0)
         close(loop->epoll);
-    loop->epoll = -1;
+    if (loop->wake >= 0)
+        close(loop->wake);
+    loop->epoll = loop->wake = -1;
+}
+
+void pd_loop_interrupt(struct pd_loop *loop)
+{
+    eventfd_write(loop->wake, 1);
 }
 
 int pd_loop_add(struct pd_loop *loop, struct pd_watch *watch, int fd, uint32_t events)

@@ -11,9 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 
-#include "worker/base/clock.h"
 #include "worker/base/log.h"
 #include "worker/kvx/host.h"
 #include "worker/kvx/kvx_state.h"
@@ -237,21 +235,21 @@ static void on_connected(void *context, uint64_t link)
 {
     struct pd_kvx *kvx = context;
 
-    pd_reader_connected(kvx->reader, pd_clock_ns(), link);
+    pd_reader_connected(kvx->reader, kvx->clock(), link);
 }
 
 static void on_landed(void *context, uint64_t link, const struct pd_read *read)
 {
     struct pd_kvx *kvx = context;
 
-    pd_reader_landed(kvx->reader, pd_clock_ns(), link, read);
+    pd_reader_landed(kvx->reader, kvx->clock(), link, read);
 }
 
 static void on_reader_lost(void *context, uint64_t link, const char *why)
 {
     struct pd_kvx *kvx = context;
 
-    pd_reader_link_fail(kvx->reader, pd_clock_ns(), link, why);
+    pd_reader_link_fail(kvx->reader, kvx->clock(), link, why);
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
@@ -382,7 +380,7 @@ static void take_link_call(struct pd_kvx *kvx, uint64_t now, struct pd_kvx_call 
 static void take_calls(struct pd_kvx *kvx)
 {
     struct pd_message *list = pd_mailbox_take(&kvx->box, 0);
-    uint64_t now = pd_clock_ns();
+    uint64_t now = kvx->clock();
 
     while (list) {
         struct pd_kvx_call *call = PD_OWNER(list, struct pd_kvx_call, message);
@@ -400,14 +398,6 @@ static void take_calls(struct pd_kvx *kvx)
 }
 
 /* ---- the turn -------------------------------------------------------------------------------- */
-
-static void on_wake(struct pd_watch *watch, uint32_t events)
-{
-    eventfd_t count;
-
-    (void)events;
-    eventfd_read(watch->fd, &count);
-}
 
 static void tick(struct pd_kvx *kvx, uint64_t now)
 {
@@ -443,7 +433,7 @@ static void stop(struct pd_kvx *kvx)
 {
     struct pd_message *list;
 
-    pd_reader_shutdown(kvx->reader, pd_clock_ns());
+    pd_reader_shutdown(kvx->reader, kvx->clock());
     pd_source_shutdown(kvx->source);
     pd_mailbox_close(&kvx->box);
     list = pd_mailbox_take(&kvx->box, 0);
@@ -459,32 +449,31 @@ static void stop(struct pd_kvx *kvx)
     }
 }
 
-void *pd_kvx_service_run(void *context)
+bool pd_kvx_service_turn(struct pd_kvx *kvx, bool wait)
 {
-    struct pd_kvx *kvx = context;
+    uint64_t now;
+    bool more;
 
-    pthread_setname_np(pthread_self(), "kvx");
-    tick(kvx, pd_clock_ns());
-    for (take_calls(kvx); !kvx->stopping; take_calls(kvx)) {
-        uint64_t now = pd_clock_ns();
-        bool more;
-
-        if (now >= kvx->next_tick)
-            tick(kvx, now);
-        more = work(kvx);
-        if (kvx->links_changed)
-            publish_states(kvx);
-        pd_loop_turn(&kvx->loop,
-                     more || now >= kvx->next_tick ? 0 : (int)((kvx->next_tick - now) / ms) + 1);
+    take_calls(kvx);
+    if (kvx->stopping) {
+        stop(kvx);
+        return false;
     }
-    stop(kvx);
-    return NULL;
+    now = kvx->clock();
+    if (now >= kvx->next_tick)
+        tick(kvx, now);
+    more = work(kvx);
+    if (kvx->links_changed)
+        publish_states(kvx);
+    wait = wait && !more && now < kvx->next_tick;
+    pd_loop_turn(&kvx->loop, wait ? (int)((kvx->next_tick - now) / ms) + 1 : 0);
+    return true;
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-static int add_transport(struct pd_kvx *kvx, const char *name, const struct pd_kvx_options *options,
-                         struct pd_error *error)
+static int add_transport(struct pd_kvx *kvx, const struct pd_transport_maker *maker,
+                         const struct pd_kvx_options *options, struct pd_error *error)
 {
     struct pd_transport_options made = {
         .loop = &kvx->loop,
@@ -493,38 +482,36 @@ static int add_transport(struct pd_kvx *kvx, const char *name, const struct pd_k
         .handshake_ns = (options->silence_ms ? options->silence_ms : DEFAULT_SILENCE_MS) * ms,
         .events = {kvx, on_may_read, on_source_lost, on_connected, on_landed, on_reader_lost},
     };
-    bool shared = strcmp(name, "shm") == 0;
     struct pd_transport *transport;
-    int status;
+    int status = maker->create(&made, &transport, error);
 
-    if (options->transport && strcmp(options->transport, "auto") != 0 &&
-        strcmp(options->transport, name) != 0)
-        return PD_OK;
-    status =
-        shared ? pd_shm_create(&made, &transport, error) : pd_tcp_create(&made, &transport, error);
     if (status != PD_OK)
         return status;
     kvx->transports[kvx->transport_count] = transport;
-    kvx->choices[kvx->transport_count++] = (struct pd_transport_option){
-        .name = name, .why_not = transport->why_not_served, .same_host_only = shared};
+    kvx->choices[kvx->transport_count++] =
+        (struct pd_transport_option){.name = maker->name,
+                                     .why_not = transport->why_not_served,
+                                     .same_host_only = maker->same_host_only};
     return PD_OK;
 }
 
-/* Best first. */
 static int add_transports(struct pd_kvx *kvx, const struct pd_kvx_options *options,
                           struct pd_error *error)
 {
-    static const char *const names[PD_KVX_TRANSPORTS] = {"shm", "tcp"};
+    const char *wanted = options->transport ? options->transport : "auto";
 
-    for (size_t i = 0; i < PD_KVX_TRANSPORTS; i++) {
-        int status = add_transport(kvx, names[i], options, error);
+    for (const struct pd_transport_maker *maker = pd_transport_makers;
+         maker->name && kvx->transport_count < PD_TRANSPORTS_MAX; maker++) {
+        int status = PD_OK;
 
+        if (strcmp(wanted, "auto") == 0 || strcmp(wanted, maker->name) == 0)
+            status = add_transport(kvx, maker, options, error);
         if (status != PD_OK)
             return status;
     }
     if (kvx->transport_count == 0)
         return pd_fail(error, PD_INVALID, "KV transport '%s' is not known: choose auto, shm or tcp",
-                       options->transport);
+                       wanted);
     return PD_OK;
 }
 
@@ -560,7 +547,7 @@ static int make_source(struct pd_kvx *kvx, const struct pd_kvx_options *options,
 static int make_reader(struct pd_kvx *kvx, const struct pd_kvx_options *options,
                        uint64_t silence_ns)
 {
-    const char *wanted[PD_KVX_TRANSPORTS + 1] = {NULL};
+    const char *wanted[PD_TRANSPORTS_MAX + 1] = {NULL};
     struct pd_reader_world world = {
         .context = kvx,
         .next_link = next_link,
@@ -605,9 +592,6 @@ int pd_kvx_service_init(struct pd_kvx *kvx, const struct pd_kvx_options *options
     pd_host_id(kvx->host_id);
     kvx->tick_ns = silence_ns / 10 < 500 * ms ? silence_ns / 10 : 500 * ms;
     if (pd_loop_init(&kvx->loop) != PD_OK)
-        return pd_fail(error, PD_IO, "kvx: no epoll");
-    kvx->wake_watch.handle = on_wake;
-    if (pd_loop_add(&kvx->loop, &kvx->wake_watch, kvx->wake, EPOLLIN) != PD_OK)
         return pd_fail(error, PD_IO, "kvx: no epoll");
     status = add_transports(kvx, options, error);
     if (status != PD_OK)

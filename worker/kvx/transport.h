@@ -89,6 +89,18 @@ struct pd_transport_options {
     struct pd_transport_events events;
 };
 
+/* The transports of this process, best first; ends with one without a name (transports.c). */
+struct pd_transport_maker {
+    const char *name;
+    bool same_host_only;
+    int (*create)(const struct pd_transport_options *options, struct pd_transport **transport,
+                  struct pd_error *error);
+};
+
+enum { PD_TRANSPORTS_MAX = 4 };
+
+extern const struct pd_transport_maker pd_transport_makers[];
+
 int pd_tcp_create(const struct pd_transport_options *options, struct pd_transport **transport,
                   struct pd_error *error);
 int pd_shm_create(const struct pd_transport_options *options, struct pd_transport **transport,

@@ -1,0 +1,10 @@
+/* Which transports there are. The simulated one of the tests is not among them: a daemon that can be
+ * told to move nothing over no wire is a daemon that will be told so. Tests link a table of their own
+ * in place of this one. */
+#include "worker/kvx/transport.h"
+
+const struct pd_transport_maker pd_transport_makers[] = {
+    {"shm", true, pd_shm_create},
+    {"tcp", false, pd_tcp_create},
+    {NULL, false, NULL},
+};
