@@ -209,6 +209,33 @@ class Requests(Case):
         frontend.wait_load(lambda load: load.last_submission == 3, "a report that counts all three")
 
 
+    def test_a_report_says_what_it_includes_of_the_frontends_other_streams(self):
+        hello = lambda frontend, stream: pd.FrontendHello(
+            protocol=1, frontend_id=frontend, stream=stream, report_interval_ms=100)
+        first, second = self.frontend(hello=hello("f", 7)), self.frontend(hello=hello("f", 8))
+        stranger, nameless = self.frontend(hello=hello("g", 9)), self.frontend(hello=hello("f", 0))
+        for frontend in (first, second, stranger, nameless):
+            frontend.wait_hello()
+        for frontend in (second, stranger, nameless):
+            frontend.submit(1, text=b"x", max_tokens=1)
+            frontend.finished(1)
+        report = first.wait_load(lambda load: load.seen, "a report that speaks of the second stream")
+        self.assertEqual([(seen.stream, seen.last_submission) for seen in report.seen], [(8, 1)])
+        report = second.wait_load(lambda load: load.last_submission == 1, "the second's own")
+        self.assertEqual(len(report.seen), 0, "the first has submitted nothing")
+        self.assertEqual(len(nameless.wait_load(lambda load: load.number > 2, "more").seen), 0)
+        taken = sorted((load.taken for frontend in (first, second, stranger, nameless)
+                        for load in frontend.of_kind("load")))
+        self.assertEqual(len(taken), len(set(taken)), "each report has a number of its own")
+
+    def test_reports_come_soon_while_a_prompt_is_computed(self):
+        frontend = self.frontend(hello=pd.FrontendHello(protocol=1, report_interval_ms=10000))
+        frontend.wait_hello()
+        frontend.wait_load(lambda load: load.number == 1, "the first report")
+        frontend.submit(1, text=b"x", request_id="mute")
+        frontend.wait_load(lambda load: load.number >= 4, "three more, long before ten seconds are over")
+
+
 class Refusals(Case):
     def refused(self, code, param, *words, route=0, **fields):
         self.request = getattr(self, "request", 0) + 1

@@ -39,6 +39,20 @@ static void hear_placed(void *context, const struct pd_placed *placed)
         lab->on_placed(lab, placed);
 }
 
+static void hear_queued(void *context, const struct pd_attempt *id)
+{
+    struct lab *lab = context;
+    struct lab_answer *answer = answer_of(lab, id);
+    struct pd_load load;
+
+    pd_engine_load(lab->engine, &load);
+    pthread_mutex_lock(&lab->lock);
+    assert_int_equal(answer->placed, 0);
+    answer->queued++;
+    answer->when_queued = load;
+    pthread_mutex_unlock(&lab->lock);
+}
+
 static void write_down(struct lab_answer *answer, const struct pd_output *output)
 {
     assert_int_equal(answer->last_words, 0);
@@ -130,7 +144,7 @@ void lab_open(struct lab *lab, const struct lab_options *options)
         .kv_blocks = options->model.kv_blocks,
         .prefix_caching = !options->no_caching,
         .max_waiting = options->max_waiting ? options->max_waiting : 64,
-        .events = {lab, hear_placed, hear_step, hear_failed},
+        .events = {lab, hear_placed, hear_step, hear_failed, hear_queued},
     };
     struct pd_error error;
 

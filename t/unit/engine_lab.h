@@ -14,6 +14,8 @@ enum { LAB_REQUESTS = 64, LAB_TOKENS = 256, LAB_TEXT = 2048 };
 struct lab_answer {
     int placed;
     struct pd_placed where;
+    int queued;
+    struct pd_load when_queued;
     int32_t tokens[LAB_TOKENS];
     float logprobs[LAB_TOKENS];
     int count;

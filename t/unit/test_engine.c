@@ -155,6 +155,12 @@ static void test_admission_leaves_room_to_grow(void **state)
     assert_int_equal(lab_wait(&lab, 0)->count, 16);
     assert_int_equal(lab_wait(&lab, 1)->count, 8);
     assert_int_equal(lab_load(&lab).preemptions, 0);
+
+    /* who has to wait is told of once, and is part of the load from then on */
+    assert_int_equal(lab.answers[0].queued, 0);
+    assert_int_equal(lab.answers[1].queued, 1);
+    assert_int_equal(lab.answers[1].when_queued.waiting, 1);
+    assert_true(lab.answers[1].when_queued.prefill_queued_tokens >= 64);
     close_lab();
 }
 

@@ -334,10 +334,22 @@ static struct pd_sequence *accept(struct pd_engine *engine, struct pd_request *r
     return s;
 }
 
+/* Whoever waits is told of at once: its prompt is part of the load from now on. */
+static void say_queued(struct pd_engine *engine, const struct pd_attempt *id)
+{
+    const struct pd_sequence *s = pd_sequence_by_attempt(&engine->table, id);
+
+    if (!engine->options.events.queued || !s || s->phase != PD_PHASE_WAITING)
+        return;
+    pd_engine_publish_load(engine);
+    engine->options.events.queued(engine->options.events.context, id);
+}
+
 void pd_admit_request(struct pd_engine *engine, struct pd_request *request)
 {
     struct verdict verdict = {.param = ""};
     struct pd_sequence *s = accept(engine, request, &verdict);
+    struct pd_attempt id = request->id;
 
     if (!s) {
         pd_engine_say_failed(engine, &request->id, verdict.code, verdict.prompt_tokens,
@@ -355,4 +367,5 @@ void pd_admit_request(struct pd_engine *engine, struct pd_request *request)
     }
     queue_by_age(engine, s);
     pd_admit_waiting(engine);
+    say_queued(engine, &id);
 }

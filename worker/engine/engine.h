@@ -110,13 +110,15 @@ struct pd_load {
 
 /* Each submitted request ends in exactly one finished output or one `failed` (CANCELLED where it was
  * cancelled); those of a forgotten attach may end in silence. The load that pd_engine_load returns after
- * a request's `placed` or `failed` includes it. */
+ * a request's `queued`, `placed` or `failed` includes it. */
 struct pd_engine_events {
     void *context;
     void (*placed)(void *context, const struct pd_placed *placed);
     /* Everything one step produced, all attaches mixed; `count` may be 0 (an idle tick). */
     void (*step)(void *context, uint64_t step, const struct pd_output *outputs, size_t count);
     void (*failed)(void *context, const struct pd_failure *failure);
+    /* It has to wait for room before it is placed. May be NULL. */
+    void (*queued)(void *context, const struct pd_attempt *id);
 };
 
 enum pd_role { PD_ROLE_PREFILL, PD_ROLE_DECODE, PD_ROLE_MIXED };

@@ -18,6 +18,8 @@ enum {
     REPORT_MS_MIN = 100,
     REPORT_MS_MAX = 10000,
     REPORT_MS_DEFAULT = 1000,
+    REPORT_MS_BUSY =
+        50, /* while attempts of the stream run and no step speaks of them: a long prompt */
     OUT_BYTES_MAX = 2 << 20,
     STALL_MS_MAX = 10000,
     HELLO_MS_MAX = 10000,
@@ -141,12 +143,57 @@ bool pd_attach_refuse(struct pd_attach *attach, struct pd_attempt_entry *entry,
     return pd_attach_send_failed(attach, request, attempt, refusal);
 }
 
+static bool same_frontend(const struct pd_attach *one, const struct pd_attach *other)
+{
+    return other != one && other->greeted && other->name && other->attempts.submissions &&
+           !strcmp(other->frontend, one->frontend);
+}
+
+/* The processes of one frontend share what they know: each report says of all their streams what it
+ * includes, so that whoever reads it first can tell what it does not. */
+static void add_seen(const struct pd_attach *attach, Pd__V1__LoadReport *report)
+{
+    struct pd_link *link = attach->link;
+
+    report->n_seen = 0;
+    if (link->attach_count < 2 || !attach->name)
+        return;
+    report->seen = pd_scratch_array(&link->scratch, link->attach_count, sizeof(*report->seen));
+    for (size_t i = 0; report->seen && i < PD_ATTACHES_MAX; i++) {
+        const struct pd_attach *other = link->attaches[i];
+        Pd__V1__StreamSeen *seen;
+
+        if (!other || !same_frontend(attach, other))
+            continue;
+        seen = pd_scratch_alloc(&link->scratch, sizeof(*seen));
+        if (!seen)
+            return;
+        pd__v1__stream_seen__init(seen);
+        seen->stream = other->name;
+        seen->last_submission = pd_attempts_last_submission(&other->attempts);
+        report->seen[report->n_seen++] = seen;
+    }
+}
+
 void pd_attach_number_report(struct pd_attach *attach, Pd__V1__LoadReport *report)
 {
     report->number = ++attach->reports;
     report->last_submission = pd_attempts_last_submission(&attach->attempts);
+    add_seen(attach, report);
     attach->report_at_ns = pd_clock_ns() + attach->report_interval_ns;
+    if (pd_attempts_running(&attach->attempts))
+        pd_attach_report_soon(attach);
     pd_loop_tick_at(&attach->link->loop, attach->report_at_ns);
+}
+
+void pd_attach_report_soon(struct pd_attach *attach)
+{
+    uint64_t soon_ns = pd_clock_ns() + REPORT_MS_BUSY * 1000000ull;
+
+    if (soon_ns < attach->report_at_ns) {
+        attach->report_at_ns = soon_ns;
+        pd_loop_tick_at(&attach->link->loop, soon_ns);
+    }
 }
 
 static bool send_report(struct pd_attach *attach)
@@ -231,6 +278,7 @@ static void receive_hello(struct pd_attach *attach, const Pd__V1__FrontendHello 
     strcpy(attach->frontend, hello->frontend_id);
     attach->slot = hello->slot;
     attach->generation = hello->generation;
+    attach->name = hello->stream;
     attach->report_interval_ns = (uint64_t)interval_ms * 1000000u;
     pd_log(PD_LOG_INFO, "link", "attach=%llu frontend=%s slot=%u generation=%llu peer=%s attached",
            (unsigned long long)attach->id, attach->frontend, attach->slot,

@@ -23,6 +23,7 @@ struct pd_attach {
     char frontend[PD_FRONTEND_BYTES_MAX + 1];
     uint32_t slot;
     uint64_t generation;
+    uint64_t name;         /* as the frontend's hello names the stream, 0: not */
     bool greeted, leaving; /* leaving: the frontend drains */
     uint64_t report_interval_ns, report_at_ns, reports;
     struct pd_attempts attempts;
@@ -71,8 +72,12 @@ void pd_attach_attempt_over(struct pd_attach *attach, struct pd_attempt_entry *e
 /* Keeps the count behind pd_link_idle. */
 void pd_attach_running(struct pd_link *link, long by);
 
-/* Gives a report its place in this stream's row. */
+/* Gives a report its place in this stream's row, and adds what it includes of the frontend's other
+ * streams, out of link->scratch. */
 void pd_attach_number_report(struct pd_attach *attach, Pd__V1__LoadReport *report);
+
+/* There is work of this stream: its next report is not to wait for the whole interval. */
+void pd_attach_report_soon(struct pd_attach *attach);
 
 /* The frontend broke the protocol, or a message that must not be lost cannot be built. Frees the
  * attach. */

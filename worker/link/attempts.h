@@ -6,7 +6,7 @@
  *
  * A handed-over attempt is remembered because its ticket may still have to be taken back; anything
  * else that the stream names and the table does not know is over and done with. A submission counts
- * as seen once its attempt is placed or over: last_submission is what load reports say. */
+ * as seen once its attempt is queued, placed or over: last_submission is what load reports say. */
 #ifndef PD_ATTEMPTS_H
 #define PD_ATTEMPTS_H
 
@@ -22,7 +22,7 @@ struct pd_attempt_entry {
     uint64_t request;
     uint32_t attempt;
     enum pd_attempt_state state;
-    bool seen;           /* by the engine: placed */
+    bool seen;           /* by the engine: queued or placed */
     bool cancelled;      /* nothing but the last word is sent any more */
     uint64_t number;     /* of the submission, from 1 */
     uint64_t touched_ns; /* last part */

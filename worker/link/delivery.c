@@ -2,6 +2,17 @@
 
 #include "worker/link/report.h"
 
+void pd_delivery_queued(struct pd_link *link, const struct pd_attempt *id)
+{
+    struct pd_attach *attach = pd_attach_find(link, id->attach);
+    struct pd_attempt_entry *entry = NULL;
+
+    if (attach)
+        entry = pd_attempts_find(&attach->attempts, id->request, id->attempt);
+    if (entry)
+        pd_attempts_seen(&attach->attempts, entry);
+}
+
 void pd_delivery_placed(struct pd_link *link, const struct pd_placed *placed)
 {
     struct pd_attach *attach = pd_attach_find(link, placed->id.attach);

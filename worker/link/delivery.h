@@ -10,6 +10,7 @@
 #include "worker/link/events.h"
 
 void pd_delivery_step(struct pd_link *link, const struct pd_step_message *message);
+void pd_delivery_queued(struct pd_link *link, const struct pd_attempt *id);
 void pd_delivery_placed(struct pd_link *link, const struct pd_placed *placed);
 void pd_delivery_failed(struct pd_link *link, const struct pd_failure *failure);
 

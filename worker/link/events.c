@@ -29,6 +29,15 @@ void pd_events_placed(void *context, const struct pd_placed *placed)
     post(context, message ? &message->message : NULL, PD_LINK_PLACED);
 }
 
+void pd_events_queued(void *context, const struct pd_attempt *id)
+{
+    struct pd_queued_message *message = malloc(sizeof(*message));
+
+    if (message)
+        message->id = *id;
+    post(context, message ? &message->message : NULL, PD_LINK_QUEUED);
+}
+
 void pd_events_failed(void *context, const struct pd_failure *failure)
 {
     struct pd_failed_message *message = malloc(sizeof(*message));

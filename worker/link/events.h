@@ -32,9 +32,15 @@ struct pd_failed_message {
     char text[513], param[65];
 };
 
+struct pd_queued_message {
+    struct pd_message message;
+    struct pd_attempt id;
+};
+
 /* As pd_engine_events has them; `context` is the link. */
 void pd_events_placed(void *context, const struct pd_placed *placed);
 void pd_events_step(void *context, uint64_t step, const struct pd_output *outputs, size_t count);
 void pd_events_failed(void *context, const struct pd_failure *failure);
+void pd_events_queued(void *context, const struct pd_attempt *id);
 
 #endif

@@ -99,6 +99,7 @@ Pd__V1__LoadReport *pd_report_load(struct pd_link *link, struct pd_scratch *scra
         return NULL;
     pd_engine_load(link->engine, &load);
     pd__v1__load_report__init(report);
+    report->taken = ++link->reports;
     report->steps = load.steps;
     report->step_us = load.step_us;
     report->prefill_queued_tokens = load.prefill_queued_tokens;

@@ -197,6 +197,9 @@ static void handle(struct pd_link *link, struct pd_message *message)
     case PD_LINK_STEP:
         pd_delivery_step(link, (struct pd_step_message *)message);
         break;
+    case PD_LINK_QUEUED:
+        pd_delivery_queued(link, &((struct pd_queued_message *)message)->id);
+        break;
     case PD_LINK_PLACED:
         pd_delivery_placed(link, &((struct pd_placed_message *)message)->placed);
         break;
@@ -394,6 +397,7 @@ void pd_link_engine_events(struct pd_link *link, struct pd_engine_events *events
     events->placed = pd_events_placed;
     events->step = pd_events_step;
     events->failed = pd_events_failed;
+    events->queued = pd_events_queued;
 }
 
 void pd_link_kvx_callbacks(struct pd_link *link, struct pd_kvx_callbacks *callbacks)

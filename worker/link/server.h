@@ -30,6 +30,7 @@ struct pd_registration;
 /* Messages to the link's thread; each file that posts one defines its struct. */
 enum pd_link_message {
     PD_LINK_STEP,
+    PD_LINK_QUEUED,
     PD_LINK_PLACED,
     PD_LINK_FAILED,
     PD_LINK_KV_OPEN,
@@ -97,6 +98,7 @@ struct pd_link {
     grpc_call_details details;
     grpc_metadata_array metadata;
 
+    uint64_t reports; /* built so far, whoever they went to */
     struct pd_link_counters counters;
 };
 

@@ -91,6 +91,7 @@ static void complete(struct pd_attach *attach, struct pd_attempt_entry *entry)
     }
     attach->assembling--;
     entry->state = PD_ATTEMPT_SUBMITTED;
+    pd_attach_report_soon(attach);
 }
 
 /* Adds the part's bytes; false: the submission has been refused. */
