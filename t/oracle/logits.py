@@ -101,8 +101,13 @@ def top_of(row):
     return [[int(i), round(float(v), 5)] for i, v in zip(ids, values)]
 
 
+def all_of(row):
+    """Every logit, in units of 1e-5."""
+    return [round(float(v) * 1e5) for v in row]
+
+
 @torch.no_grad()
-def reference(model, name, ids):
+def reference(model, name, ids, key="top", pick=top_of):
     """Greedy continuation, by one pass over the whole text per token: no cache whose own error would count."""
     text, greedy, margins = list(ids), [], []
     for _ in range(GREEDY):
@@ -114,7 +119,7 @@ def reference(model, name, ids):
     rows = model(torch.tensor([text])).logits[0]
     wanted = sorted({0, 1, len(ids) // 2, len(ids) - 1, len(ids), len(ids) + GREEDY // 2, len(text) - 1})
     return {"name": name, "ids": list(ids), "greedy": greedy, "margins": margins,
-            "logits": [{"at": at, "top": top_of(rows[at])} for at in wanted if at < len(text)]}
+            "logits": [{"at": at, key: pick(rows[at])} for at in wanted if at < len(text)]}
 
 
 def tiny_reference(name):
@@ -123,7 +128,7 @@ def tiny_reference(name):
         model = transformers.AutoModelForCausalLM.from_pretrained(
             directory, dtype=torch.float32, attn_implementation="eager").eval()
     ids = [3 + byte for byte in f"{name}: the quick brown fox, {'x' * 60} 0123456789".encode()]
-    return [reference(model, name, ids[:1]), reference(model, name, ids)]
+    return [reference(model, name, text, "all", all_of) for text in (ids[:1], ids)]
 
 
 def write(result, output):

@@ -65,26 +65,40 @@ static struct text read_text(const json_t *reference)
     return text;
 }
 
-static void check_logits(const struct text *text, const json_t *top, int at, const float *row,
-                         struct tally *tally)
+static void check_logit(const struct text *text, int at, int id, double ours, double theirs,
+                        struct tally *tally)
 {
+    double error = fabs(ours - theirs);
+
+    tally->logits++;
+    if (error <= tally->worst)
+        return;
+    tally->worst = error;
+    snprintf(tally->where, sizeof(tally->where), "%s, position %d, token %d", text->name, at, id);
+}
+
+/* A row's best logits, or all of them in units of 1e-5. */
+static void check_logits(const struct text *text, const json_t *entry, int at, const float *row,
+                         int vocabulary, struct tally *tally)
+{
+    const json_t *top = json_object_get(entry, "top"), *all = json_object_get(entry, "all");
+
     for (size_t i = 0; i < json_array_size(top); i++) {
         const json_t *pair = json_array_get(top, i);
         int id = (int)json_integer_value(json_array_get(pair, 0));
-        double error = fabs((double)row[id] - json_number_value(json_array_get(pair, 1)));
 
-        tally->logits++;
-        if (!(error <= tally->worst)) {
-            tally->worst = error;
-            snprintf(tally->where, sizeof(tally->where), "%s, position %d, token %d", text->name,
-                     at, id);
-        }
+        check_logit(text, at, id, (double)row[id], json_number_value(json_array_get(pair, 1)),
+                    tally);
     }
+    assert_true(top || (int)json_array_size(all) == vocabulary);
+    for (size_t i = 0; i < json_array_size(all); i++)
+        check_logit(text, at, (int)i, (double)row[i],
+                    json_number_value(json_array_get(all, i)) * 1e-5, tally);
 }
 
 /* The row that position `at` gave, where the reference lists it. */
 static void check_position(const struct text *text, const json_t *reference, int at,
-                           const float *row, int32_t sampled, struct tally *tally)
+                           const float *row, int vocabulary, int32_t sampled, struct tally *tally)
 {
     const json_t *list = json_object_get(reference, "logits");
     const json_t *margins = json_object_get(reference, "margins");
@@ -93,7 +107,7 @@ static void check_position(const struct text *text, const json_t *reference, int
         const json_t *entry = json_array_get(list, i);
 
         if (json_integer_value(json_object_get(entry, "at")) == at)
-            check_logits(text, json_object_get(entry, "top"), at, row, tally);
+            check_logits(text, entry, at, row, vocabulary, tally);
     }
     if (at < text->prompt - 1 || at >= text->count - 1)
         return;
@@ -136,8 +150,8 @@ static void check_text(struct model_run *run, const json_t *reference, int chunk
                 wanted[wanted_count++] = at;
         model_run_step(run, text.ids, from, count, wanted, wanted_count, logits, sampled);
         for (int i = 0; i < wanted_count; i++)
-            check_position(&text, reference, wanted[i], logits + (size_t)i * vocabulary, sampled[i],
-                           tally);
+            check_position(&text, reference, wanted[i], logits + (size_t)i * vocabulary,
+                           (int)vocabulary, sampled[i], tally);
     }
     free(logits);
 }
@@ -211,15 +225,12 @@ static void test_smollm2(void **state)
     json_decref(root);
 }
 
-static void test_tiny(const char *name)
+/* One form of a tiny model, its texts in chunks of several sizes. */
+static void check_tiny(const json_t *texts, const char *path)
 {
-    const char *directory = path_or_skip("PD_TINY_MODELS");
-    json_t *root = load_reference(), *texts = json_object_get(json_object_get(root, "tiny"), name);
     struct tally tally = {0};
     struct model_run run;
-    char path[4096];
 
-    snprintf(path, sizeof(path), "%s/%s", directory, name);
     model_run_open(&run, path, device_kind(), 2, 0);
     assert_true(json_array_size(texts) > 0);
     for (size_t i = 0; i < json_array_size(texts); i++) {
@@ -228,35 +239,34 @@ static void test_tiny(const char *name)
         check_text(&run, json_array_get(texts, i), MODEL_RUN_SAMPLES, &tally);
     }
     model_run_close(&run);
-    report(name, &tally);
+    report(path, &tally);
+}
+
+static void test_tiny(void **state)
+{
+    const char *name = *state, *directory = path_or_skip("PD_TINY_MODELS");
+    json_t *root = load_reference(), *texts = json_object_get(json_object_get(root, "tiny"), name);
+    char path[4096];
+
+    snprintf(path, sizeof(path), "%s/%s", directory, name);
+    check_tiny(texts, path);
+    snprintf(path, sizeof(path), "%s/%s.gguf", directory, name);
+    check_tiny(texts, path);
     json_decref(root);
 }
 
-static void test_tiny_llama(void **state)
-{
-    (void)state;
-    test_tiny("tiny-llama");
-}
-
-static void test_tiny_qwen2(void **state)
-{
-    (void)state;
-    test_tiny("tiny-qwen2");
-}
-
-static void test_tiny_qwen3(void **state)
-{
-    (void)state;
-    test_tiny("tiny-qwen3");
-}
+#define TINY(model)                                                                                \
+    {                                                                                              \
+        model, test_tiny, NULL, NULL, (void *)(uintptr_t)(model)                                   \
+    }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tiny_llama),
-        cmocka_unit_test(test_tiny_qwen2),
-        cmocka_unit_test(test_tiny_qwen3),
-        cmocka_unit_test(test_smollm2),
+        TINY("tiny-llama"),   TINY("tiny-llama2"),
+        TINY("tiny-smollm2"), TINY("tiny-mistral"),
+        TINY("tiny-qwen2"),   TINY("tiny-qwen2-window"),
+        TINY("tiny-qwen3"),   cmocka_unit_test(test_smollm2),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -163,7 +163,9 @@ static void test_gguf_refusals(void **state)
     (void)state;
     assert_gguf_refused(&empty, PD_NOT_FOUND, "general.architecture: missing");
     gguf_key_string(&other, "general.architecture", "gemma3");
-    assert_gguf_refused(&other, PD_UNSUPPORTED, "architecture \"gemma3\"");
+    assert_gguf_refused(&other, PD_UNSUPPORTED,
+                        "x.gguf: architecture \"gemma3\" is not supported, but these are: llama, "
+                        "qwen2, qwen3");
     REFUSED(PD_UNSUPPORTED, "llama.expert_count: 8", gguf_key_u32(&f, "llama.expert_count", 8));
     REFUSED(PD_UNSUPPORTED, "llama.logit_scale", gguf_key_f32(&f, "llama.logit_scale", 0.25f));
     REFUSED(PD_UNSUPPORTED, "llama.rope.scaling.type: \"yarn\"",
@@ -341,7 +343,8 @@ static void test_json_families(void **state)
     assert_string_equal(config.architecture, "qwen3");
     assert_true(config.qk_norm && !config.qkv_bias);
     assert_json_refused("{\"architectures\":[\"MixtralForCausalLM\"]}", PD_UNSUPPORTED,
-                        "architecture \"MixtralForCausalLM\"");
+                        "architecture \"MixtralForCausalLM\" is not supported, but these are: "
+                        "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM");
     assert_json_refused("{\"architectures\":null}", PD_INVALID, "\"architectures\"");
 }
 

@@ -5,27 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct pd_family families[] = {
-    {"llama", false, false, PD_ROPE_INTERLEAVED},
-    {"qwen2", true, false, PD_ROPE_HALF},
-    {"qwen3", false, true, PD_ROPE_HALF},
-};
-
-const struct pd_family *pd_config_family(const char *name, size_t length)
-{
-    for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++)
-        if (strlen(families[i].name) == length && memcmp(families[i].name, name, length) == 0)
-            return &families[i];
-    return NULL;
-}
-
-void pd_config_set_family(const struct pd_family *family, struct pd_model_config *config)
-{
-    snprintf(config->architecture, sizeof(config->architecture), "%s", family->name);
-    config->qkv_bias = family->qkv_bias;
-    config->qk_norm = family->qk_norm;
-}
-
 /* ---- checks that both formats share ------------------------------------------------------------
  */
 

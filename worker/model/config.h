@@ -6,6 +6,7 @@
 
 #include <jansson.h>
 
+#include "worker/model/family.h"
 #include "worker/model/gguf.h"
 #include "worker/model/model.h"
 
@@ -53,16 +54,6 @@ void pd_rope_frequencies(const struct pd_model_config *config, const struct pd_r
 
 /* ---- shared by the two readers, config_gguf.c and config_json.c
  * ---------------------------------- */
-
-struct pd_family {
-    const char *name; /* as GGUF's general.architecture has it */
-    bool qkv_bias, qk_norm;
-    enum pd_rope_style gguf_rope; /* GGUF's llama has Q and K permuted */
-};
-
-/* NULL for a family without a graph here. */
-const struct pd_family *pd_config_family(const char *name, size_t length);
-void pd_config_set_family(const struct pd_family *family, struct pd_model_config *config);
 
 /* A name for people: made printable and cut to fit. */
 void pd_config_set_name(struct pd_model_config *config, const char *name, size_t length);

@@ -164,18 +164,19 @@ static int gguf_family(struct gguf_keys *keys, struct pd_model_config *config, s
                        struct pd_error *error)
 {
     const struct pd_family *family;
+    char known[PD_FAMILY_LIST];
     struct pd_string name;
     int status = pd_gguf_string(keys->gguf, "general.architecture", &name, error);
 
     if (status != PD_OK)
         return status;
-    family = pd_config_family(name.bytes, name.length);
+    family = pd_family_find(PD_FAMILY_GGUF, name.bytes, name.length);
     if (!family)
         return pd_fail(error, PD_UNSUPPORTED,
-                       "%s: architecture \"%.*s\" is not supported (llama, qwen2 and qwen3 are)",
+                       "%s: architecture \"%.*s\" is not supported, but these are: %s",
                        pd_gguf_file(keys->gguf), name.length < 32 ? (int)name.length : 32,
-                       name.bytes);
-    pd_config_set_family(family, config);
+                       name.bytes, pd_family_list(PD_FAMILY_GGUF, known));
+    pd_family_apply(family, config);
     keys->prefix = family->name;
     rope->style = family->gguf_rope;
     if (pd_gguf_string(keys->gguf, "general.name", &name, NULL) == PD_OK)

@@ -4,17 +4,6 @@
 
 #include "worker/model/json.h"
 
-/* The class names of config.json. */
-static const struct {
-    const char *name, *family;
-    enum { WINDOW_NEVER, WINDOW_ALWAYS, WINDOW_BY_SWITCH } window; /* who reads "sliding_window" */
-} classes[] = {
-    {"LlamaForCausalLM", "llama", WINDOW_NEVER},
-    {"MistralForCausalLM", "llama", WINDOW_ALWAYS},
-    {"Qwen2ForCausalLM", "qwen2", WINDOW_BY_SWITCH},
-    {"Qwen3ForCausalLM", "qwen3", WINDOW_BY_SWITCH},
-};
-
 static int json_size(const char *file, const json_t *root, const char *key, int max, int *value,
                      struct pd_error *error)
 {
@@ -182,21 +171,19 @@ static int json_window(const char *file, const json_t *root, bool by_switch,
                : PD_OK;
 }
 
-static int json_class(const char *file, const json_t *root, size_t *class, struct pd_error *error)
+static int json_family(const char *file, const json_t *root, const struct pd_family **family,
+                       struct pd_error *error)
 {
     const char *name = json_string_value(json_array_get(json_object_get(root, "architectures"), 0));
+    char known[PD_FAMILY_LIST];
 
     if (!name)
         return pd_fail(error, PD_INVALID, "%s: \"architectures\" does not name a class", file);
-    for (size_t i = 0; i < sizeof(classes) / sizeof(classes[0]); i++)
-        if (strcmp(classes[i].name, name) == 0) {
-            *class = i;
-            return PD_OK;
-        }
-    return pd_fail(error, PD_UNSUPPORTED,
-                   "%s: architecture \"%.64s\" is not supported (LlamaForCausalLM, "
-                   "MistralForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM are)",
-                   file, name);
+    *family = pd_family_find(PD_FAMILY_CLASS, name, strlen(name));
+    return *family ? PD_OK
+                   : pd_fail(error, PD_UNSUPPORTED,
+                             "%s: architecture \"%.64s\" is not supported, but these are: %s", file,
+                             name, pd_family_list(PD_FAMILY_CLASS, known));
 }
 
 /* An id, a list of ids, or nothing. */
@@ -278,25 +265,24 @@ int pd_config_from_json(const char *file, const json_t *root, const struct pd_te
                         struct pd_model_config *config, struct pd_rope *rope,
                         struct pd_error *error)
 {
-    size_t class = 0;
+    const struct pd_family *family;
     int status;
 
     memset(config, 0, sizeof(*config));
     memset(rope, 0, sizeof(*rope));
     rope->style = PD_ROPE_HALF;
-    if ((status = json_class(file, root, &class, error)) != PD_OK)
+    if ((status = json_family(file, root, &family, error)) != PD_OK)
         return status;
-    pd_config_set_family(pd_config_family(classes[class].family, strlen(classes[class].family)),
-                         config);
+    pd_family_apply(family, config);
     if ((status = json_refuse(file, root, error)) != PD_OK ||
         (status = json_sizes(file, root, config, error)) != PD_OK ||
         (status = json_rope(file, root, config, rope, error)) != PD_OK ||
         (status = json_tied(file, root, tensors, config, error)) != PD_OK ||
         (status = json_tokens(file, root, config, error)) != PD_OK)
         return status;
-    if (classes[class].window != WINDOW_NEVER &&
-        (status = json_window(file, root, classes[class].window == WINDOW_BY_SWITCH, config,
-                              error)) != PD_OK)
+    if (family->window != PD_WINDOW_NEVER &&
+        (status = json_window(file, root, family->window == PD_WINDOW_BY_SWITCH, config, error)) !=
+            PD_OK)
         return status;
     return pd_config_check(file, config, rope, error);
 }
