@@ -3,6 +3,7 @@
  * The HTTP side of the module: one request to the API.
  *
  *     handler.c    which operation a path means; errors of the outermost kind
+ *     tenant.c     who asks
  *     body.c       the body, in pieces, into the parser
  *     request.c    the request's jobs: submitted, heard, cancelled
  *     answer.c     what answers have in common
@@ -100,6 +101,8 @@ struct ngx_http_pd_ctx_s {
     ngx_http_request_t           *request;
     ngx_str_t                     id;
     ngx_str_t                     traceparent;
+    ngx_str_t                     tenant;       /* empty: nobody asked */
+    ngx_http_pd_tenant_t         *known;        /* of the key file, or NULL */
 
     ngx_http_pd_openai_t          openai;
     ngx_http_pd_parse_t          *parse;        /* while the body comes */

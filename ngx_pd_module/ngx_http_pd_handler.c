@@ -8,7 +8,7 @@
  */
 
 
-#include "ngx_http_pd_api.h"
+#include "ngx_http_pd_tenant.h"
 
 
 static ngx_int_t ngx_http_pd_handler_models(ngx_http_pd_ctx_t *ctx);
@@ -41,6 +41,12 @@ ngx_http_pd_handler(ngx_http_request_t *r)
     ngx_http_set_ctx(r, ctx, ngx_http_pd_module);
     ctx->error.status = 0;
     ctx->keepalive = r->keepalive;
+
+    rc = ngx_http_pd_tenant(ctx);
+
+    if (rc != NGX_OK) {
+        return rc;
+    }
 
     if (ngx_http_pd_handler_ends(&r->uri, "/chat/completions")) {
         surface = NGX_HTTP_PD_OPENAI_CHAT;

@@ -63,6 +63,10 @@ ngx_http_pd_models(ngx_http_pd_ctx_t *ctx, ngx_str_t *id)
             continue;
         }
 
+        if (ctx->known && !ngx_http_pd_key_allows(ctx->known, &model[i])) {
+            continue;
+        }
+
         if ((n++ && ngx_http_pd_rope_literal(&rope, ",") != NGX_OK)
             || ngx_http_pd_models_one(&rope, &model[i]) != NGX_OK)
         {

@@ -11,6 +11,7 @@
 #include "ngx_http_pd_process.h"
 #include "ngx_http_pd_register.h"
 #include "ngx_http_pd_state.h"
+#include "ngx_http_pd_tenant.h"
 #include "ngx_http_pd_zone.h"
 
 
@@ -72,6 +73,20 @@ static ngx_command_t  ngx_http_pd_commands[] = {
       ngx_conf_set_size_slot,
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_pd_loc_conf_t, stream_buffer),
+      NULL },
+
+    { ngx_string("pd_tenant"),
+      NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_TAKE1,
+      ngx_http_set_complex_value_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_pd_loc_conf_t, tenant),
+      NULL },
+
+    { ngx_string("pd_key_file"),
+      NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_TAKE1,
+      ngx_http_pd_tenant_key_file,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
       NULL },
 
     { ngx_string("pd_health"),
@@ -159,6 +174,8 @@ ngx_http_pd_create_loc_conf(ngx_conf_t *cf)
     plcf->health = NGX_CONF_UNSET_UINT;
     plcf->timeout = NGX_CONF_UNSET_MSEC;
     plcf->stream_buffer = NGX_CONF_UNSET_SIZE;
+    plcf->tenant = NGX_CONF_UNSET_PTR;
+    plcf->keys = NGX_CONF_UNSET_PTR;
 
     return plcf;
 }
@@ -187,6 +204,8 @@ ngx_http_pd_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_conf_merge_msec_value(conf->timeout, prev->timeout, 600000);
     ngx_conf_merge_size_value(conf->stream_buffer, prev->stream_buffer,
                               256 * 1024);
+    ngx_conf_merge_ptr_value(conf->tenant, prev->tenant, NULL);
+    ngx_conf_merge_ptr_value(conf->keys, prev->keys, NULL);
 
     return NGX_CONF_OK;
 }

@@ -13,6 +13,7 @@
 #include <ngx_http.h>
 
 #include "ngx_http_pd_job.h"
+#include "ngx_http_pd_key.h"
 
 
 typedef struct {
@@ -28,6 +29,8 @@ typedef struct {
     ngx_uint_t              health;     /* pd_health */
     ngx_msec_t              timeout;    /* pd_timeout */
     size_t                  stream_buffer;  /* pd_stream_buffer */
+    ngx_http_complex_value_t  *tenant;  /* pd_tenant */
+    ngx_http_pd_keys_t     *keys;       /* pd_key_file */
 } ngx_http_pd_loc_conf_t;
 
 

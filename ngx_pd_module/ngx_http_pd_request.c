@@ -9,7 +9,7 @@
  */
 
 
-#include "ngx_http_pd_api.h"
+#include "ngx_http_pd_tenant.h"
 
 
 static void ngx_http_pd_request_headers(ngx_http_pd_ctx_t *ctx);
@@ -217,6 +217,11 @@ ngx_http_pd_request_run(ngx_http_pd_ctx_t *ctx)
 
     r = ctx->request;
 
+    if (ngx_http_pd_tenant_model(ctx) != NGX_OK) {
+        ngx_http_pd_request_refuse(ctx);
+        return;
+    }
+
     if (ngx_http_pd_request_choices(ctx) != NGX_OK) {
         ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
         return;
@@ -293,6 +298,7 @@ ngx_http_pd_request_choice(ngx_http_pd_choice_t *choice)
     job->log = r->connection->log;
     job->request = r;
     job->model = ctx->openai.model;
+    job->tenant = ctx->tenant;
     job->id = ctx->id;
     job->max_tokens = ctx->openai.sampling.max_tokens;
     job->deadline = plcf->timeout;

@@ -20,6 +20,7 @@ typedef enum {
     NGX_HTTP_PD_VAR_DECODE_ADDR,
     NGX_HTTP_PD_VAR_KV_TRANSPORT,
     NGX_HTTP_PD_VAR_FINISH,
+    NGX_HTTP_PD_VAR_TENANT,
     NGX_HTTP_PD_VAR_ERROR
 } ngx_http_pd_text_e;
 
@@ -70,6 +71,8 @@ static ngx_http_variable_t  ngx_http_pd_vars[] = {
                          NGX_HTTP_PD_VAR_ID),
     ngx_http_pd_variable("pd_model", ngx_http_pd_variable_text,
                          NGX_HTTP_PD_VAR_MODEL),
+    ngx_http_pd_variable("pd_tenant", ngx_http_pd_variable_text,
+                         NGX_HTTP_PD_VAR_TENANT),
     ngx_http_pd_variable("pd_route", ngx_http_pd_variable_text,
                          NGX_HTTP_PD_VAR_ROUTE),
     ngx_http_pd_variable("pd_route_reason", ngx_http_pd_variable_text,
@@ -166,6 +169,10 @@ ngx_http_pd_variable_text(ngx_http_request_t *r, ngx_http_variable_value_t *v,
 
     case NGX_HTTP_PD_VAR_MODEL:
         value = ctx->openai.model;
+        break;
+
+    case NGX_HTTP_PD_VAR_TENANT:
+        value = ctx->tenant;
         break;
 
     case NGX_HTTP_PD_VAR_ERROR:

@@ -18,4 +18,4 @@ check-fuzz-module: $(MODULE_FUZZ:%=build/t/fuzz/%)
 build/t/fuzz/fuzz_%: t/fuzz/fuzz_%.c $(wildcard ngx_pd_module/*.[ch] t/unit/module/*.[ch]) | build/proto/pd.pb-c.c
 	@mkdir -p $(@D)
 	clang $(SHIM_FLAGS) -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Ibuild \
-	    -o $@ $< $(SHIM_SRC) build/proto/pd.pb-c.c -ljansson -lprotobuf-c
+	    -o $@ $< $(SHIM_SRC) build/proto/pd.pb-c.c -ljansson -lprotobuf-c -lcrypto

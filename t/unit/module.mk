@@ -7,7 +7,7 @@ SHIM_FLAGS       = -std=gnu11 $(OPT) -g -Wall -Wextra -Wno-unused-parameter -Wer
                    $(addprefix -I$(NGINX_TREE)/src/,core event event/modules os/unix http http/v2 http/modules)
 MODULE_UNIT_SRC := $(wildcard t/unit/module/test_*.c)
 MODULE_UNIT_BIN := $(MODULE_UNIT_SRC:%.c=$(BUILD)/%)
-PARSER_SRC      := $(wildcard $(addprefix ngx_pd_module/ngx_http_pd_,json*.c rope.c error.c openai*.c unpack.c))
+PARSER_SRC      := $(wildcard $(addprefix ngx_pd_module/ngx_http_pd_,json*.c rope.c error.c openai*.c unpack.c class.c key.c limits.c))
 SHIM_SRC        := $(PARSER_SRC) $(filter-out $(MODULE_UNIT_SRC),$(wildcard t/unit/module/*.c))
 SHIM_OBJ        := $(SHIM_SRC:%.c=$(BUILD)/shim/%.o) $(BUILD)/proto/pd.pb-c.o
 
@@ -29,6 +29,6 @@ $(BUILD)/shim/%.o: %.c $(NGINX_CONFIG) | $(BUILD)/proto/pd.pb-c.h
 
 $(BUILD)/t/unit/module/test_%: $(BUILD)/shim/t/unit/module/test_%.o $(SHIM_OBJ)
 	@mkdir -p $(@D)
-	$(CC) $(PD_LDFLAGS) -o $@ $^ -lcmocka -ljansson -lprotobuf-c
+	$(CC) $(PD_LDFLAGS) -o $@ $^ -lcmocka -ljansson -lprotobuf-c -lcrypto
 
 -include $(SHIM_OBJ:.o=.d) $(MODULE_UNIT_SRC:%.c=$(BUILD)/shim/%.d)

@@ -92,6 +92,20 @@ void *ngx_calloc(size_t size, ngx_log_t *log)
     return refused() ? NULL : calloc(1, size);
 }
 
+ngx_int_t ngx_atoi(u_char *line, size_t n)
+{
+    ngx_int_t value = 0;
+
+    if (n == 0 || n > 18)
+        return NGX_ERROR;
+    for (; n--; line++) {
+        if (*line < '0' || *line > '9')
+            return NGX_ERROR;
+        value = value * 10 + *line - '0';
+    }
+    return value;
+}
+
 void *ngx_array_push(ngx_array_t *array)
 {
     if (array->nelts == array->nalloc) {

@@ -19,6 +19,11 @@ package Test::Nginx::Socket;
 #   no_worker_log   ..., or never, in the logs of all workers: "NAME event"
 #   reload_config reload_http_config
 #                   the configuration after "nginx reload"
+#   more_headers_NAME
+#                   the headers of client NAME, in place of more_headers
+#   user_files      files below {{root}}: a line ">>> NAME", then the text
+#   reload_user_files
+#                   those that are written before "nginx reload"
 #   ignore_log      alarming lines of nginx's log that are no fault here
 #   steps           what happens, one step a line (see %step below); where there
 #                   are none: send the request, read the answer
@@ -88,6 +93,7 @@ sub run_block {
     %nginx = (root => $root, port => free_port(), timeout => $block->timeout
                                                        // $timeout);
     start_workers($block, $root) if defined $block->worker;
+    write_files($block->user_files);
     write_configuration($block, scalar $block->config,
                         scalar $block->http_config);
 
@@ -317,10 +323,10 @@ sub new_client {
         $client->send(ref $raw ? @$raw : $raw);
 
     } else {
-        my $section = "request_$name";
+        my ($section, $headers) = ("request_$name", "more_headers_$name");
         $client->$send(PD::Client::request_text(
             ($name ne 'client' && $block->$section) || $block->request,
-            $block->more_headers // ''));
+            $block->$headers // $block->more_headers // ''));
     }
 
     if (defined $block->abort) {
@@ -449,6 +455,13 @@ sub start_workers {
     }
 }
 
+sub write_files {
+    my ($files) = @_;
+
+    my (undef, %text) = split /^>>> (\S+)\n/m, $files // '', -1;
+    write_file("$nginx{root}/$_", expand($text{$_} // '')) for keys %text;
+}
+
 sub write_configuration {
     my ($block, $config, $http) = @_;
 
@@ -566,6 +579,7 @@ sub wait_exit {
 sub reload_nginx {
     my ($block) = @_;
 
+    write_files($block->reload_user_files);
     write_configuration($block, $block->reload_config // $block->config,
                         $block->reload_http_config // $block->http_config);
 
