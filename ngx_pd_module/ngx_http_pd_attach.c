@@ -101,7 +101,6 @@ ngx_http_pd_attach_create(ngx_http_pd_process_t *process,
 
     ngx_http_pd_outbox_init(&attach->outbox);
     ngx_queue_init(&attach->sides);
-    ngx_queue_init(&attach->unseen);
 
     attach->flush.handler = ngx_http_pd_attach_flush_handler;
     attach->flush.data = attach;
@@ -274,6 +273,11 @@ ngx_http_pd_attach_say_hello(ngx_http_pd_attach_t *attach)
 
     zone = attach->process->zone;
 
+    ngx_http_pd_zone_lock(zone);
+    attach->stream = ++zone->sh->last_id;
+    ngx_http_pd_zone_unlock(zone);
+
+    hello.stream = attach->stream;
     hello.protocol = NGX_HTTP_PD_PROTOCOL;
     hello.protocol_min = NGX_HTTP_PD_PROTOCOL_MIN;
     hello.frontend_id = (char *) zone->sh->frontend_id;
@@ -338,8 +342,6 @@ ngx_http_pd_attach_submit(ngx_http_pd_attach_t *attach,
     ngx_http_pd_side_t *side)
 {
     side->attach = attach;
-    side->order = 0;
-    side->waits = 0;
     side->placed = 0;
     side->finished = 0;
     side->submission.begun = ngx_http_pd_attach_begun;
@@ -357,15 +359,17 @@ static void
 ngx_http_pd_attach_begun(ngx_http_pd_submission_t *submission)
 {
     ngx_http_pd_side_t    *side;
+    ngx_http_pd_zone_t    *zone;
     ngx_http_pd_attach_t  *attach;
 
     side = (ngx_http_pd_side_t *) submission;
     attach = side->attach;
+    zone = attach->process->zone;
 
-    side->order = ++attach->submitted;
-    side->waits = 1;
-
-    ngx_queue_insert_tail(&attach->unseen, &side->unseen);
+    ngx_http_pd_zone_lock(zone);
+    ngx_http_pd_load_begun(zone, side->attempt->record, side->decode,
+                           attach->stream, ++attach->submitted);
+    ngx_http_pd_zone_unlock(zone);
 }
 
 
@@ -386,11 +390,6 @@ ngx_http_pd_attach_drop(ngx_http_pd_side_t *side, ngx_uint_t cancel,
 
     side->attach = NULL;
     ngx_queue_remove(&side->queue);
-
-    if (side->waits) {
-        side->waits = 0;
-        ngx_queue_remove(&side->unseen);
-    }
 
     known = ngx_http_pd_outbox_remove(&attach->outbox, &side->submission);
 

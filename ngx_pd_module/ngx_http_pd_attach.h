@@ -25,12 +25,8 @@ typedef struct {
     ngx_http_pd_attempt_t     *attempt;
     ngx_http_pd_attach_t      *attach;        /* NULL: not in use */
     ngx_queue_t                queue;         /* of attach->sides */
-    ngx_queue_t                unseen;        /* of attach->unseen */
-    uint64_t                   order;         /* of the submission; 0: not
-                                                 begun */
     ngx_msec_t                 started;
     unsigned                   decode:1;
-    unsigned                   waits:1;       /* for a report: in unseen */
     unsigned                   placed:1;
     unsigned                   finished:1;    /* the worker has done it */
 } ngx_http_pd_side_t;
@@ -65,8 +61,8 @@ struct ngx_http_pd_attach_s {
     uint64_t                      max_submit; /* bytes */
 
     ngx_queue_t                   sides;
-    ngx_queue_t                   unseen;     /* in order of submission */
-    uint64_t                      submitted;
+    uint64_t                      stream;     /* its name, of this nginx */
+    uint64_t                      submitted;  /* on it */
 
     unsigned                      drained:1;
     const char                   *fault;      /* of a message */

@@ -25,6 +25,7 @@ static ngx_int_t ngx_http_pd_failure_other_decode(
     ngx_http_pd_attempt_t *attempt, ngx_uint_t avoid);
 static void ngx_http_pd_failure_redirect(ngx_http_pd_attempt_t *attempt,
     ngx_uint_t prompt_tokens, const char *message);
+static void ngx_http_pd_failure_prefilled(ngx_http_pd_attempt_t *attempt);
 static void ngx_http_pd_failure_param(ngx_http_pd_attempt_t *attempt,
     const char *param);
 static void ngx_http_pd_failure_text(u_char *dst, size_t size,
@@ -59,6 +60,8 @@ ngx_http_pd_failure_message(ngx_http_pd_attach_t *attach,
     ngx_http_pd_attach_drop(side, 0, 0);
 
     if (!decode && attempt->handed) {
+        ngx_http_pd_failure_prefilled(attempt);
+
         ngx_log_error(NGX_LOG_INFO, attempt->job->log, 0,
                       "pd: prefill worker \"%V\" failed with request \"%V\", "
                       "its decode worker will say more: %s",
@@ -247,6 +250,7 @@ ngx_http_pd_failure_lost(ngx_http_pd_attach_t *attach)
         ngx_http_pd_attach_drop(side, 0, 0);
 
         if (!decode && (attempt->handed || finished)) {
+            ngx_http_pd_failure_prefilled(attempt);
             continue;
         }
 
@@ -263,6 +267,22 @@ ngx_http_pd_failure_lost(ngx_http_pd_attach_t *attach)
                                   NGX_HTTP_SERVICE_UNAVAILABLE,
                                   "The worker was lost.");
     }
+}
+
+
+/* D has the ticket, and P is out of the account */
+
+static void
+ngx_http_pd_failure_prefilled(ngx_http_pd_attempt_t *attempt)
+{
+    ngx_http_pd_zone_t  *zone;
+
+    zone = attempt->process->zone;
+
+    ngx_http_pd_zone_lock(zone);
+    ngx_http_pd_load_prefilled(zone, attempt->record);
+    ngx_http_pd_ledger_run(zone);
+    ngx_http_pd_zone_unlock(zone);
 }
 
 

@@ -137,6 +137,7 @@ ngx_http_pd_ledger_again_decode(ngx_http_pd_zone_t *zone, uint32_t index,
     record = &zone->sh->records[index];
 
     ngx_http_pd_load_charge(zone, record, -1);
+    ngx_http_pd_load_unlink(zone, record, 1);
 
     record->decode = NGX_HTTP_PD_NONE;
     record->avoid[2] = record->avoid[1];
@@ -422,6 +423,7 @@ ngx_http_pd_ledger_rebuild(ngx_http_pd_zone_t *zone)
         worker->unseen_jobs = 0;
         worker->unseen_tokens = 0;
         worker->held_blocks = 0;
+        worker->unseen = NGX_HTTP_PD_NIL;
     }
 
     sh->free = NGX_HTTP_PD_NIL;
@@ -446,11 +448,11 @@ ngx_http_pd_ledger_rebuild(ngx_http_pd_zone_t *zone)
             slot = &sh->slots[record->slot];
             record->next = slot->grants;
             slot->grants = index;
-            ngx_http_pd_load_charge(zone, record, 1);
+            ngx_http_pd_load_rebuild(zone, record);
             break;
 
         case NGX_HTTP_PD_RECORD_RUNNING:
-            ngx_http_pd_load_charge(zone, record, 1);
+            ngx_http_pd_load_rebuild(zone, record);
             break;
         }
     }

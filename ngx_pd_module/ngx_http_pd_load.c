@@ -8,6 +8,23 @@
 #include "ngx_http_pd_choose.h"
 
 
+#define NGX_HTTP_PD_LOAD_STREAMS    255        /* that a report may name */
+
+
+static void ngx_http_pd_load_link(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_worker_t *worker, uint32_t node);
+static void ngx_http_pd_load_numbers(ngx_http_pd_worker_t *worker,
+    Pd__V1__LoadReport *load);
+static uint64_t ngx_http_pd_load_included(uint64_t stream, uint64_t own,
+    Pd__V1__LoadReport *load);
+static void ngx_http_pd_load_seen(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_record_t *record, ngx_uint_t decode);
+
+
+#define ngx_http_pd_load_node(zone, node)                                     \
+    (&(zone)->sh->records[(node) / 2].unseen[(node) & 1])
+
+
 
 /* what the record adds to its workers' sums; always the same way up and down */
 
@@ -55,9 +72,196 @@ void
 ngx_http_pd_load_drop(ngx_http_pd_zone_t *zone, ngx_http_pd_record_t *record)
 {
     ngx_http_pd_load_charge(zone, record, -1);
+    ngx_http_pd_load_unlink(zone, record, 0);
+    ngx_http_pd_load_unlink(zone, record, 1);
 
     record->prefill = NGX_HTTP_PD_NONE;
     record->decode = NGX_HTTP_PD_NONE;
+}
+
+
+void
+ngx_http_pd_load_rebuild(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_record_t *record)
+{
+    uint32_t  node;
+
+    ngx_http_pd_load_charge(zone, record, 1);
+
+    node = (record - zone->sh->records) * 2;
+
+    if (record->unseen[0].stream && record->prefill != NGX_HTTP_PD_NONE) {
+        ngx_http_pd_load_link(zone, &zone->sh->workers[record->prefill], node);
+    }
+
+    if (record->unseen[1].stream && record->decode != NGX_HTTP_PD_NONE) {
+        ngx_http_pd_load_link(zone, &zone->sh->workers[record->decode],
+                              node + 1);
+    }
+}
+
+
+void
+ngx_http_pd_load_begun(ngx_http_pd_zone_t *zone, uint32_t index,
+    ngx_uint_t decode, uint64_t stream, uint64_t number)
+{
+    ngx_uint_t             worker;
+    ngx_http_pd_record_t  *record;
+
+    record = &zone->sh->records[index];
+    worker = decode ? record->decode : record->prefill;
+
+    if (worker == NGX_HTTP_PD_NONE) {
+        return;
+    }
+
+    record->unseen[decode].number = number;
+    record->unseen[decode].stream = stream;
+
+    ngx_http_pd_load_link(zone, &zone->sh->workers[worker],
+                          index * 2 + decode);
+}
+
+
+static void
+ngx_http_pd_load_link(ngx_http_pd_zone_t *zone, ngx_http_pd_worker_t *worker,
+    uint32_t node)
+{
+    ngx_http_pd_unseen_t  *unseen;
+
+    unseen = ngx_http_pd_load_node(zone, node);
+
+    unseen->prev = NGX_HTTP_PD_NIL;
+    unseen->next = worker->unseen;
+
+    if (worker->unseen != NGX_HTTP_PD_NIL) {
+        ngx_http_pd_load_node(zone, worker->unseen)->prev = node;
+    }
+
+    worker->unseen = node;
+}
+
+
+void
+ngx_http_pd_load_unlink(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_record_t *record, ngx_uint_t decode)
+{
+    ngx_uint_t             worker;
+    ngx_http_pd_unseen_t  *unseen;
+
+    unseen = &record->unseen[decode];
+
+    if (unseen->stream == 0) {
+        return;
+    }
+
+    worker = decode ? record->decode : record->prefill;
+
+    if (unseen->prev == NGX_HTTP_PD_NIL) {
+        zone->sh->workers[worker].unseen = unseen->next;
+
+    } else {
+        ngx_http_pd_load_node(zone, unseen->prev)->next = unseen->next;
+    }
+
+    if (unseen->next != NGX_HTTP_PD_NIL) {
+        ngx_http_pd_load_node(zone, unseen->next)->prev = unseen->prev;
+    }
+
+    unseen->stream = 0;
+}
+
+
+/*
+ * Reports of one worker reach the processes out of order; the worker's own
+ * count of them tells which is newer (the engine's step counter, if the worker
+ * speaks of no count).
+ */
+
+void
+ngx_http_pd_load_report(ngx_http_pd_zone_t *zone, ngx_http_pd_worker_t *worker,
+    uint64_t stream, Pd__V1__LoadReport *load)
+{
+    uint32_t               node, next;
+    ngx_http_pd_unseen_t  *unseen;
+
+    if (load->taken ? load->taken > worker->taken
+                    : load->steps >= worker->steps)
+    {
+        ngx_http_pd_load_numbers(worker, load);
+    }
+
+    for (node = worker->unseen; node != NGX_HTTP_PD_NIL; node = next) {
+        unseen = ngx_http_pd_load_node(zone, node);
+        next = unseen->next;
+
+        if (unseen->number
+            <= ngx_http_pd_load_included(unseen->stream, stream, load))
+        {
+            ngx_http_pd_load_seen(zone, &zone->sh->records[node / 2],
+                                  node & 1);
+        }
+    }
+}
+
+
+static void
+ngx_http_pd_load_numbers(ngx_http_pd_worker_t *worker,
+    Pd__V1__LoadReport *load)
+{
+    worker->reported = ngx_http_pd_now_us();
+    worker->taken = load->taken;
+    worker->steps = load->steps;
+    worker->step_us = load->step_us;
+    worker->token_us_x1000 = load->prefill_us_per_token_x1000;
+    worker->queued_tokens = load->prefill_queued_tokens;
+    worker->kv_free = ngx_min(load->kv_free, worker->kv_blocks);
+    worker->kv_reserved = ngx_min(load->kv_reserved, worker->kv_blocks);
+    worker->running = load->running;
+    worker->waiting = load->waiting;
+    worker->draining = load->draining;
+}
+
+
+/* the last submission of "stream" that is in the report, which came on "own" */
+
+static uint64_t
+ngx_http_pd_load_included(uint64_t stream, uint64_t own,
+    Pd__V1__LoadReport *load)
+{
+    size_t  i, n;
+
+    if (stream == own) {
+        return load->last_submission;
+    }
+
+    n = ngx_min(load->n_seen, NGX_HTTP_PD_LOAD_STREAMS);
+
+    for (i = 0; i < n; i++) {
+        if (load->seen[i]->stream == stream) {
+            return load->seen[i]->last_submission;
+        }
+    }
+
+    return 0;
+}
+
+
+static void
+ngx_http_pd_load_seen(ngx_http_pd_zone_t *zone, ngx_http_pd_record_t *record,
+    ngx_uint_t decode)
+{
+    ngx_http_pd_load_charge(zone, record, -1);
+    ngx_http_pd_load_unlink(zone, record, decode);
+
+    if (decode) {
+        record->unseen_decode = 0;
+
+    } else {
+        record->unseen_prefill = 0;
+    }
+
+    ngx_http_pd_load_charge(zone, record, 1);
 }
 
 
@@ -71,27 +275,6 @@ ngx_http_pd_load_exact(ngx_http_pd_zone_t *zone, uint32_t index,
 
     ngx_http_pd_load_charge(zone, record, -1);
     record->prompt = ngx_min(prompt, NGX_MAX_INT32_VALUE);
-    ngx_http_pd_load_charge(zone, record, 1);
-}
-
-
-void
-ngx_http_pd_load_seen(ngx_http_pd_zone_t *zone, uint32_t index,
-    ngx_uint_t decode)
-{
-    ngx_http_pd_record_t  *record;
-
-    record = &zone->sh->records[index];
-
-    ngx_http_pd_load_charge(zone, record, -1);
-
-    if (decode) {
-        record->unseen_decode = 0;
-
-    } else {
-        record->unseen_prefill = 0;
-    }
-
     ngx_http_pd_load_charge(zone, record, 1);
 }
 
@@ -118,6 +301,7 @@ ngx_http_pd_load_prefilled(ngx_http_pd_zone_t *zone, uint32_t index)
     record = &zone->sh->records[index];
 
     ngx_http_pd_load_charge(zone, record, -1);
+    ngx_http_pd_load_unlink(zone, record, 0);
     record->prefilled = 1;
     ngx_http_pd_load_charge(zone, record, 1);
 }

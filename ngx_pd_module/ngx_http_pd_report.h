@@ -2,9 +2,8 @@
 /*
  * Load reports: what a worker says of its work, put into the shared zone.
  *
- * A report counts the submissions of its stream that it includes.  What was
- * promised to the worker and is not included yet stays charged; so "reported
- * and not yet seen" is exact, from whatever processes submissions come.
+ * What a report means for what was promised to the worker is the affair of
+ * ngx_http_pd_load.h.
  */
 
 

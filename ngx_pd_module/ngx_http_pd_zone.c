@@ -531,6 +531,7 @@ ngx_http_pd_zone_worker_add(ngx_http_pd_zone_t *zone, ngx_uint_t cluster,
                            ngx_http_pd_worker_index(zone, spare) + 1);
     spare->cluster = cluster;
     spare->weight = 1;
+    spare->unseen = NGX_HTTP_PD_NIL;
     spare->address_len = address->len;
     ngx_memcpy(spare->address, address->data, address->len);
 

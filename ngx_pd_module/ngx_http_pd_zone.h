@@ -77,12 +77,16 @@ typedef struct {
 
     /* its newest load report */
 
+    uint64_t     taken;               /* the worker's count of reports */
     uint64_t     steps;
     uint64_t     reported;            /* us of our clock; 0: never */
     uint64_t     queued_tokens;
     uint64_t     kv_free;
+    uint64_t     kv_reserved;
     uint32_t     running;
     uint32_t     waiting;
+    uint32_t     step_us;
+    uint32_t     token_us_x1000;      /* of a prompt */
 
     /* sums over records; rebuilt after a death */
 
@@ -90,6 +94,7 @@ typedef struct {
     uint32_t     unseen_jobs;         /* not in the report yet */
     uint64_t     unseen_tokens;       /* of prompts, not in the report yet */
     uint64_t     held_blocks;         /* promised, not in the report (yet) */
+    uint32_t     unseen;              /* list of submissions, see load.h */
 
     uint64_t     chosen;              /* order of the last choice, for ties */
 } ngx_http_pd_worker_t;
@@ -101,6 +106,16 @@ typedef enum {
     NGX_HTTP_PD_RECORD_GRANTED,       /* has workers; its process shall know */
     NGX_HTTP_PD_RECORD_RUNNING
 } ngx_http_pd_record_state_e;
+
+
+/* a submission that its worker's reports do not include yet */
+
+typedef struct {
+    uint64_t     stream;              /* 0: it has not begun, or was seen */
+    uint64_t     number;              /* among the stream's submissions */
+    uint32_t     next;                /* of the worker's list */
+    uint32_t     prev;
+} ngx_http_pd_unseen_t;
 
 
 /* one admitted request */
@@ -134,6 +149,8 @@ typedef struct {
     uint16_t     prefill;             /* workers, or NGX_HTTP_PD_NONE */
     uint16_t     decode;
     uint16_t     avoid[3];            /* workers that have refused it */
+
+    ngx_http_pd_unseen_t  unseen[2];  /* by prefill, by decode */
 } ngx_http_pd_record_t;
 
 

@@ -28,7 +28,9 @@ Options (default):
     max_len=N (4096)        report=MS (as the hello asks; 0: never)
     delay=MS (0)            between tokens
     merge=N (1)             tokens in a step
-    busy=N (0)              prompt tokens that the reports call queued
+    busy=N (0)              prompt tokens that the reports call queued besides
+                            those of its own requests
+    report_slot=N (any)     reports that come with no step go to this slot only
     gate=E,...              wait for a release (SIGUSR1) before each event E:
                             attach hello placed first token finish
     refuse=CODE[:N]         Failed(CODE) in place of Placed, N times (always)
@@ -92,6 +94,7 @@ class Sequence:
         self.submit = submit
         self.task = task
         self.blocks = 0
+        self.queued = 0    # tokens of its prompt that are not computed yet
 
 
 class Worker:
@@ -110,6 +113,7 @@ class Worker:
         self.steps = 0
         self.draining = False
         self.attaches = set()
+        self.reports = 0
 
     def log(self, line):
         self.log_file.write(line.replace("\n", "\\n") + "\n")
@@ -176,6 +180,7 @@ class Attach:
             worker.log("protocol error: the first message is no hello")
             return
         hello = first.hello
+        self.hello = hello
         worker.log(f"attach frontend={hello.frontend_id} slot={hello.slot} "
                    f"generation={hello.generation}")
         await worker.reach("hello")
@@ -217,14 +222,24 @@ class Attach:
     def load(self):
         worker = self.worker
         self.reports += 1
+        worker.reports += 1
+        streams = worker.attaches | {self}
         return pd.LoadReport(
             number=self.reports, last_submission=self.submissions,
-            steps=worker.steps, running=len(self.sequences),
+            taken=worker.reports, steps=worker.steps,
+            seen=[pd.StreamSeen(stream=other.hello.stream,
+                                last_submission=other.submissions)
+                  for other in worker.attaches if other is not self],
+            running=sum(len(stream.sequences) for stream in streams),
             draining=worker.draining,
-            prefill_queued_tokens=worker.number("busy", 0),
+            prefill_queued_tokens=worker.number("busy", 0) + sum(
+                sequence.queued for stream in streams
+                for sequence in stream.sequences.values()),
             kv_free=max(worker.number("blocks", 1000) - worker.used, 0))
 
     async def report(self, interval):
+        if self.worker.number("report_slot", self.hello.slot) != self.hello.slot:
+            return
         while interval:
             await self.send(pd.FromWorker(load=self.load()))
             await asyncio.sleep(interval)
@@ -299,6 +314,7 @@ class Attach:
         submit = sequence.submit
         prompt = worker.number("prompt", max(1, submit.ByteSize() // 4))
         sequence.blocks = (prompt + 15) // 16
+        sequence.queued = 0 if route == "DECODE" else prompt
         worker.used += sequence.blocks
         await worker.reach("placed")
         placed = pd.Placed(request=key[0], attempt=key[1],
@@ -353,6 +369,7 @@ class Attach:
                                      decode_us=3000, kv_bytes=4096,
                                      kv_transport="sim")))
             worker.steps += 1
+            sequence.queued = 0
             if step.HasField("finished"):
                 worker.used -= sequence.blocks
                 sequence.blocks = 0
@@ -455,6 +472,11 @@ def hostile(kind):
             headers.append(bytes([number << 3 | 2]) + varint(size))
             size += len(headers[-1])
         return [b"".join(reversed(headers))]
+    if kind == "stale":      # two reports, the newer one first
+        return [pd.FromWorker(load=pd.LoadReport(
+            taken=taken, prefill_queued_tokens=queued, kv_free=1000))
+            .SerializeToString() for taken, queued in ((1 << 40, 600),
+                                                       (1 << 39, 0))]
     if kind == "stranger":   # requests that nobody submitted
         return [pd.FromWorker(placed=pd.Placed(request=1 << 60, attempt=1))
                 .SerializeToString(),
