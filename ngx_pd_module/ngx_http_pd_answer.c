@@ -55,8 +55,11 @@ ngx_http_pd_answer_usage(ngx_http_pd_ctx_t *ctx, ngx_http_pd_rope_t *rope)
     for (i = 0; i < ctx->nchoices; i++) {
         job = &ctx->choices[i].job;
 
-        prompt += job->prompt_tokens;
-        cached += job->cached_tokens;
+        if (i % ctx->openai.n == 0) {  /* one prompt, however many choices */
+            prompt += job->prompt_tokens;
+            cached += job->cached_tokens;
+        }
+
         completion += job->completion_tokens;
     }
 

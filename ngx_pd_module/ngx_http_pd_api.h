@@ -14,7 +14,7 @@
  *     filter.c     every error of the location in the API's shape
  *     variables.c  the request's story, for logs and maps
  *
- * A request has as many choices as it has prompts, and each choice is a job.
+ * A request has "n" choices of each prompt, and each choice is a job.
  * Handlers of a job may end the request, and with it all of its memory: after
  * one that returns NGX_DONE nothing of it may be touched.
  */

@@ -84,6 +84,7 @@ ngx_http_pd_openai_create(ngx_http_pd_openai_t *request, ngx_uint_t surface,
 
     pd__v1__sampling__init(&request->sampling);
 
+    request->n = 1;
     request->sampling.temperature = 1;
 
     if (surface == NGX_HTTP_PD_OPENAI_COMPLETIONS) {
@@ -140,6 +141,7 @@ ngx_http_pd_openai_together(ngx_http_pd_parse_t *parse)
     Pd__V1__Sampling      *sampling;
     ngx_http_pd_openai_t  *request;
 
+    static ngx_str_t  n = ngx_string("n");
     static ngx_str_t  min_tokens = ngx_string("min_tokens");
     static ngx_str_t  stream_options = ngx_string("stream_options");
     static ngx_str_t  top_logprobs = ngx_string("top_logprobs");
@@ -153,6 +155,16 @@ ngx_http_pd_openai_together(ngx_http_pd_parse_t *parse)
                                  "Invalid 'min_tokens': %uD is more than the "
                                  "%uD tokens that the answer may have",
                                  sampling->min_tokens, sampling->max_tokens);
+    }
+
+    if (request->n * request->prompts.nelts > NGX_HTTP_PD_MAX_CHOICES) {
+        return ngx_http_pd_error(&request->error, request->pool, 400,
+                                 "invalid_value", &n,
+                                 "Invalid 'n': %ui answers to each of %ui "
+                                 "prompts are more than the %d that one "
+                                 "request may ask for", request->n,
+                                 request->prompts.nelts,
+                                 NGX_HTTP_PD_MAX_CHOICES);
     }
 
     if (parse->stream_options && !request->stream) {

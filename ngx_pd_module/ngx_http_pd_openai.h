@@ -31,6 +31,7 @@
 #define NGX_HTTP_PD_OPENAI_COMPLETIONS  2
 
 #define NGX_HTTP_PD_MAX_PROMPTS         128
+#define NGX_HTTP_PD_MAX_CHOICES         128
 #define NGX_HTTP_PD_MAX_MESSAGES        4096
 #define NGX_HTTP_PD_MAX_STOPS           16
 #define NGX_HTTP_PD_MAX_STOP_BYTES      256
@@ -50,6 +51,7 @@ typedef struct {
     ngx_str_t             model;
     ngx_array_t           prompts;     /* of ngx_http_pd_rope_t */
     Pd__V1__Sampling      sampling;    /* its arrays in pool */
+    ngx_uint_t            n;           /* choices of each prompt */
 
     unsigned              seeded:1;
     unsigned              stream:1;
@@ -83,12 +85,17 @@ ngx_int_t ngx_http_pd_openai_feed(ngx_http_pd_parse_t *parse, u_char *pos,
     u_char *last);
 ngx_int_t ngx_http_pd_openai_end(ngx_http_pd_parse_t *parse);
 
+/* the prompt of a choice: those of one prompt are neighbours */
+#define ngx_http_pd_openai_prompt(request, choice)                            \
+    (&((ngx_http_pd_rope_t *) (request)->prompts.elts)[(choice)               \
+                                                       / (request)->n])
+
 /*
- * Packs the Submit of prompt number "n", see ngx_http_pd_job_t.  "submit" and
- * "options" share their first buffer.
+ * Packs the Submit of a choice, see ngx_http_pd_job_t.  "submit" and "options"
+ * share their first buffer, and choices of one prompt all that is behind it.
  */
 ngx_int_t ngx_http_pd_openai_submit(ngx_http_pd_openai_t *request,
-    ngx_uint_t n, ngx_http_pd_submit_t *about, ngx_chain_t **submit,
+    ngx_uint_t choice, ngx_http_pd_submit_t *about, ngx_chain_t **submit,
     ngx_chain_t **options);
 
 /* 64 bits that no other process draws; not for secrets */

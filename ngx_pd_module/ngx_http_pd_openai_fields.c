@@ -157,7 +157,8 @@ static const ngx_http_pd_level_t  ngx_http_pd_modalities_level = {
 
 static const ngx_http_pd_field_t  ngx_http_pd_root_fields[] = {
 
-    ngx_http_pd_only("n", NGX_HTTP_PD_BOTH, NGX_HTTP_PD_TAKES_INTEGER, "1"),
+    { ngx_string("n"), NGX_HTTP_PD_BOTH, NGX_HTTP_PD_TAKES_INTEGER,
+      ngx_http_pd_field_n, NULL, NULL, 0, 1, NGX_HTTP_PD_MAX_CHOICES, NULL },
 
     ngx_http_pd_only("echo", NGX_HTTP_PD_TEXT, NGX_HTTP_PD_TAKES_BOOLEAN,
                      "false"),

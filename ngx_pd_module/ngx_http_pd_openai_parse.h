@@ -162,6 +162,9 @@ ngx_int_t ngx_http_pd_field_float(ngx_http_pd_parse_t *parse,
 ngx_int_t ngx_http_pd_field_uint(ngx_http_pd_parse_t *parse,
     const ngx_http_pd_field_t *field, ngx_http_pd_json_type_e type,
     ngx_str_t *text);
+ngx_int_t ngx_http_pd_field_n(ngx_http_pd_parse_t *parse,
+    const ngx_http_pd_field_t *field, ngx_http_pd_json_type_e type,
+    ngx_str_t *text);
 ngx_int_t ngx_http_pd_field_seed(ngx_http_pd_parse_t *parse,
     const ngx_http_pd_field_t *field, ngx_http_pd_json_type_e type,
     ngx_str_t *text);

@@ -12,18 +12,24 @@
 #include "ngx_http_pd_openai.h"
 
 
+static uint64_t ngx_http_pd_submit_seed(ngx_http_pd_openai_t *request,
+    ngx_uint_t choice);
+static uint64_t ngx_http_pd_mix(uint64_t z);
 static char *ngx_http_pd_submit_string(ngx_pool_t *pool, ngx_str_t *value);
 
 
 ngx_int_t
-ngx_http_pd_openai_submit(ngx_http_pd_openai_t *request, ngx_uint_t n,
+ngx_http_pd_openai_submit(ngx_http_pd_openai_t *request, ngx_uint_t choice,
     ngx_http_pd_submit_t *about, ngx_chain_t **submit, ngx_chain_t **options)
 {
-    size_t               size;
-    ngx_buf_t           *b;
-    ngx_chain_t         *head, *alone;
-    Pd__V1__Submit       packed;
-    ngx_http_pd_rope_t  *prompts;
+    size_t             size;
+    ngx_buf_t         *b;
+    ngx_chain_t       *head, *alone;
+    Pd__V1__Submit     packed;
+    Pd__V1__Sampling   sampling;
+
+    sampling = request->sampling;
+    sampling.seed = ngx_http_pd_submit_seed(request, choice);
 
     pd__v1__submit__init(&packed);
 
@@ -33,16 +39,12 @@ ngx_http_pd_openai_submit(ngx_http_pd_openai_t *request, ngx_uint_t n,
     packed.traceparent = ngx_http_pd_submit_string(request->pool,
                                                    &about->traceparent);
     packed.deadline_us = (uint64_t) about->deadline * 1000;
-    packed.sampling = &request->sampling;
+    packed.sampling = &sampling;
 
     if (packed.request_id == NULL || packed.tenant == NULL
         || packed.traceparent == NULL)
     {
         return NGX_ERROR;
-    }
-
-    if (!request->seeded) {
-        request->sampling.seed = ngx_http_pd_random();
     }
 
     size = pd__v1__submit__get_packed_size(&packed);
@@ -57,10 +59,8 @@ ngx_http_pd_openai_submit(ngx_http_pd_openai_t *request, ngx_uint_t n,
 
     b->last += pd__v1__submit__pack(&packed, b->last);
 
-    prompts = request->prompts.elts;
-
     head->buf = b;
-    head->next = prompts[n].first;
+    head->next = ngx_http_pd_openai_prompt(request, choice)->first;
 
     alone->buf = b;
     alone->next = NULL;
@@ -69,6 +69,28 @@ ngx_http_pd_openai_submit(ngx_http_pd_openai_t *request, ngx_uint_t n,
     *options = alone;
 
     return NGX_OK;
+}
+
+
+/*
+ * A prompt's first choice has the client's seed, as it would have alone; the
+ * others have seeds that nobody else's first choice is likely to have.
+ */
+
+static uint64_t
+ngx_http_pd_submit_seed(ngx_http_pd_openai_t *request, ngx_uint_t choice)
+{
+    uint64_t  n;
+
+    if (!request->seeded) {
+        return ngx_http_pd_random();
+    }
+
+    n = choice % request->n;
+
+    return n ? ngx_http_pd_mix(request->sampling.seed
+                               + n * 0x9e3779b97f4a7c15)
+             : request->sampling.seed;
 }
 
 
@@ -95,7 +117,6 @@ ngx_http_pd_submit_string(ngx_pool_t *pool, ngx_str_t *value)
 uint64_t
 ngx_http_pd_random(void)
 {
-    uint64_t         z;
     static uint64_t  state;
 
     /* splitmix64: a counter, started anywhere, and a good mixer */
@@ -108,7 +129,13 @@ ngx_http_pd_random(void)
 
     state += 0x9e3779b97f4a7c15;
 
-    z = state;
+    return ngx_http_pd_mix(state);
+}
+
+
+static uint64_t
+ngx_http_pd_mix(uint64_t z)
+{
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
     z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
 

@@ -56,6 +56,25 @@ ngx_http_pd_field_uint(ngx_http_pd_parse_t *parse,
 }
 
 
+/* how many answers to each prompt */
+
+ngx_int_t
+ngx_http_pd_field_n(ngx_http_pd_parse_t *parse,
+    const ngx_http_pd_field_t *field, ngx_http_pd_json_type_e type,
+    ngx_str_t *text)
+{
+    int64_t  value;
+
+    if (ngx_http_pd_field_integer(parse, field, text, &value) != NGX_OK) {
+        return NGX_ABORT;
+    }
+
+    parse->request->n = (ngx_uint_t) value;
+
+    return NGX_OK;
+}
+
+
 ngx_int_t
 ngx_http_pd_field_top_k(ngx_http_pd_parse_t *parse,
     const ngx_http_pd_field_t *field, ngx_http_pd_json_type_e type,

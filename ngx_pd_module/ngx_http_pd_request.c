@@ -249,7 +249,7 @@ ngx_http_pd_request_choices(ngx_http_pd_ctx_t *ctx)
 
     r = ctx->request;
 
-    ctx->nchoices = ctx->openai.prompts.nelts;
+    ctx->nchoices = ctx->openai.prompts.nelts * ctx->openai.n;
     ctx->running = ctx->nchoices;
 
     ctx->choices = ngx_pcalloc(r->pool,
@@ -280,7 +280,6 @@ ngx_http_pd_request_choice(ngx_http_pd_choice_t *choice)
     ngx_http_request_t      *r;
     ngx_http_pd_ctx_t       *ctx;
     ngx_http_pd_job_t       *job;
-    ngx_http_pd_rope_t      *prompts;
     ngx_http_pd_submit_t     about;
     ngx_http_pd_loc_conf_t  *plcf;
 
@@ -303,8 +302,8 @@ ngx_http_pd_request_choice(ngx_http_pd_choice_t *choice)
     job->max_tokens = ctx->openai.sampling.max_tokens;
     job->deadline = plcf->timeout;
 
-    prompts = ctx->openai.prompts.elts;
-    job->prompt_bytes = prompts[choice->index].size;
+    job->prompt_bytes =
+                 ngx_http_pd_openai_prompt(&ctx->openai, choice->index)->size;
 
     if (choice->index) {
         job->id.data = ngx_pnalloc(r->pool, ctx->id.len + NGX_INT_T_LEN + 1);

@@ -356,12 +356,14 @@ ngx_http_pd_variable_count(ngx_http_request_t *r,
 
         switch (data) {
 
+        /* a prompt counts once, however many choices it has */
+
         case NGX_HTTP_PD_VAR_PROMPT_TOKENS:
-            n += job->prompt_tokens;
+            n += (i % ctx->openai.n == 0) ? job->prompt_tokens : 0;
             break;
 
         case NGX_HTTP_PD_VAR_CACHED_TOKENS:
-            n += job->cached_tokens;
+            n += (i % ctx->openai.n == 0) ? job->cached_tokens : 0;
             break;
 
         case NGX_HTTP_PD_VAR_COMPLETION_TOKENS:

@@ -186,6 +186,20 @@ request_id: "r1"
 
 
 
+=== TEST 9b: several answers to a chat, each with its index and its role
+--- options
+text=a|b prompt=4
+--- request
+POST /v1/chat/completions
+{"model":"m","stream":true,"n":2,"messages":[{"role":"user","content":"hi"}],"stream_options":{"include_usage":true}}
+--- response_body_like eval
+'(?s)^(?=.*' . quotemeta('{"index":0,"delta":{"role":"assistant","content":""}') . ')(?=.*'
+    . quotemeta('{"index":1,"delta":{"role":"assistant","content":""}') . ')(?=.*'
+    . quotemeta('{"index":1,"delta":{},"logprobs":null,"finish_reason":"stop"}') . ').*'
+    . quotemeta '"usage":{"prompt_tokens":4,"completion_tokens":4,"total_tokens":8,'
+
+
+
 === TEST 10: a failure before the first token has its status
 --- options
 refuse=INTERNAL message=out_of_luck

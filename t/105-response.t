@@ -73,6 +73,22 @@ my $choice = sub { quotemeta "{\"index\":$_[0],\"text\":\"ab\",\"logprobs\":null
 
 
 
+=== TEST 3b: several answers to each prompt, which counts once
+--- options
+text=a|b prompt=5 cached=2
+--- request
+POST /v1/completions
+{"model":"m","prompt":["x","y"],"n":2,"seed":7}
+--- response_body_like eval
+my $choice = sub { quotemeta "{\"index\":$_[0],\"text\":\"ab\",\"logprobs\":null,\"finish_reason\":\"stop\"}" };
+'"choices":\[' . CORE::join(',', map { $choice->($_) } 0 .. 3) . '\],'
+    . quotemeta '"usage":{"prompt_tokens":10,"completion_tokens":8,"total_tokens":18,"prompt_tokens_details":{"cached_tokens":4}}'
+--- worker_log
+request_id: "r1-3"
+request_id: "r1"
+
+
+
 === TEST 4: an answer of many buffers
 --- options eval
 'text=' . CORE::join('|', map { "<$_>" . '"' x 3000 } 0 .. 15)

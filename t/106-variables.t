@@ -130,6 +130,22 @@ story prompt=14 cached=6 out=6.
 
 
 
+=== TEST 8b: a prompt counts once, however many answers it has
+--- cluster
+worker {{m}};
+--- worker
+m prompt=7 cached=3
+--- format
+story prompt=$pd_prompt_tokens cached=$pd_cached_tokens
+ out=$pd_completion_tokens.
+--- request
+POST /v1/completions
+{"model":"m","prompt":["a","b"],"n":2}
+--- error_log
+story prompt=14 cached=6 out=12.
+
+
+
 === TEST 9: other locations have no story, and an id only where it is asked for
 --- config
 location /v1/ { pd_pass chat; }

@@ -104,6 +104,32 @@ def a_seed_decides_and_its_absence_does_not():
     assert len({complete(**draw).choices[0].text for _ in range(4)}) > 1
 
 
+def several_answers_to_one_prompt():
+    draw = {"temperature": 1.0, "max_tokens": 24, "seed": 7}
+    alone = complete(**draw)
+    three = complete(n=3, **draw)
+    texts = [choice.text for choice in three.choices]
+    assert [choice.index for choice in three.choices] == [0, 1, 2]
+    assert texts[0] == alone.choices[0].text and len(set(texts)) == 3, texts
+    assert three.usage.prompt_tokens == alone.usage.prompt_tokens
+    streamed = ["", "", ""]
+    for chunk in complete(n=3, stream=True, **draw):
+        streamed[chunk.choices[0].index] += chunk.choices[0].text
+    assert streamed == texts, streamed
+    both = chat(n=2).choices
+    assert [choice.index for choice in both] == [0, 1] and both[0].message == both[1].message
+
+
+def an_answer_ends_where_it_was_told_to():
+    lived = 4161  # " lived"
+    whole = complete().choices[0].text
+    ends = complete(extra_body={"stop_token_ids": [lived]}).choices[0]
+    assert " lived" in whole and ends.text == whole[:whole.find(" lived")], (whole, ends.text)
+    assert ends.finish_reason == "stop"
+    longer = complete(extra_body={"stop_token_ids": [lived], "min_tokens": 12})
+    assert longer.usage.completion_tokens == 12 and " lived" not in longer.choices[0].text
+
+
 def sampling_is_obeyed():
     greedy = complete().choices[0].text
     assert complete(temperature=1.9, seed=3, extra_body={"top_k": 1}).choices[0].text == greedy
@@ -135,7 +161,7 @@ def log_probabilities_belong_to_the_answer():
 
 def refusals_are_the_errors_users_catch():
     refused(openai.BadRequestError, "temperature", "decimal_above_max_value", chat, temperature=3)
-    refused(openai.BadRequestError, "n", "unsupported_value", chat, n=2)
+    refused(openai.BadRequestError, "n", "integer_above_max_value", chat, n=129)
     refused(openai.BadRequestError, "tools[0]", "unsupported_parameter", chat,
             tools=[{"type": "function", "function": {"name": "f", "parameters": {}}}])
     refused(openai.BadRequestError, "messages[0].content[0].type", "unsupported_value", chat, messages=[
@@ -196,6 +222,7 @@ def other_scripts_come_back_whole():
 if __name__ == "__main__":
     Tests().run(models_can_be_listed_and_retrieved, a_chat_is_answered, a_stream_says_the_same,
                 a_conversation_goes_on_with_what_was_answered, completions_take_text_tokens_and_lists,
-                a_list_streams_side_by_side, a_seed_decides_and_its_absence_does_not, sampling_is_obeyed,
+                a_list_streams_side_by_side, a_seed_decides_and_its_absence_does_not,
+                several_answers_to_one_prompt, an_answer_ends_where_it_was_told_to, sampling_is_obeyed,
                 log_probabilities_belong_to_the_answer, refusals_are_the_errors_users_catch, requests_have_ids, sixteen_at_once, a_stream_can_be_closed,
                 other_scripts_come_back_whole)

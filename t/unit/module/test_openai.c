@@ -341,6 +341,29 @@ static void draws_a_seed_where_none_is_given(void **state)
     openai_free(&read);
 }
 
+/* Neighbours answer the same prompt; the first of them draws what it would draw alone. */
+static void makes_each_choice_a_submit(void **state)
+{
+    static const char body[] = "{\"model\":\"m\",\"n\":3,\"seed\":5,\"prompt\":[\"a\",\"b\"]}";
+    struct openai_request read;
+    uint64_t seeds[6];
+
+    (void)state;
+    openai_read(&read, COMPLETIONS, body, strlen(body), 0);
+    assert_int_equal(read.request.n, 3);
+    for (int i = 0; i < 6; i++) {
+        Pd__V1__Submit *submit = openai_submit(&read, (ngx_uint_t)i);
+
+        assert_bytes(submit->text, i < 3 ? "a" : "b");
+        seeds[i] = submit->sampling->seed;
+        pd__v1__submit__free_unpacked(submit, NULL);
+    }
+    assert_true(seeds[0] == 5 && seeds[3] == 5);
+    assert_true(seeds[1] == seeds[4] && seeds[2] == seeds[5]);
+    assert_true(seeds[1] != seeds[0] && seeds[2] != seeds[0] && seeds[1] != seeds[2]);
+    openai_free(&read);
+}
+
 static void hears_of_streaming(void **state)
 {
     static const struct {
@@ -470,6 +493,7 @@ int main(void)
         cmocka_unit_test(makes_each_prompt_of_a_list_a_submit),
         cmocka_unit_test(options_are_the_submit_without_its_prompt),
         cmocka_unit_test(draws_a_seed_where_none_is_given),
+        cmocka_unit_test(makes_each_choice_a_submit),
         cmocka_unit_test(hears_of_streaming),
         cmocka_unit_test(accepts_what_is_harmless),
         cmocka_unit_test(a_prompt_is_copied_once),
