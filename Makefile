@@ -165,6 +165,8 @@ test: venv model
 	    oracle='$(MAKES) check-oracle' \
 	    cuda='$(MAKES) test-cuda' \
 	    e2e='$(MAKES) check-e2e' \
+	    hostile='$(MAKES) check-hostile-worker' \
+	    fuzz='$(PARALLEL) build-fuzz && $(MAKES) check-fuzz-short' \
 	    clang='$(PARALLEL) BUILD=build/clang CC=clang all' \
 	    newer-nginx='$(PARALLEL) $(NEWER) module && $(MAKES) $(NEWER) check-module' \
 	    asan-build='$(PARALLEL) $(ASAN) all unit' \
@@ -177,13 +179,12 @@ test: venv model
 	    tsan-e2e='$(MAKES) $(TSAN) check-e2e-worker' \
 	    package='t/package'
 
-# What takes longer: fuzzers for minutes, hostile peers, and the link with sanitized workers.
+# What takes longer: fuzzers for minutes, and sanitized workers among hostile peers.
 test-long: venv model
 	@t/run fuzz='$(MAKES) check-fuzz FUZZ_SECONDS=180' \
-	    hostile-worker='$(MAKES) check-hostile-worker' \
 	    tsan-link='$(PARALLEL) $(TSAN) worker && $(MAKES) $(TSAN) check-link check-worker' \
-	    asan-hostile-worker='$(PARALLEL) $(ASAN) worker && $(MAKES) $(ASAN) check-hostile-worker' \
-	    tsan-hostile-worker='$(PARALLEL) $(TSAN) worker && $(MAKES) $(TSAN) check-hostile-worker'
+	    asan-hostile='$(PARALLEL) $(ASAN) worker && $(MAKES) $(ASAN) check-hostile-worker' \
+	    tsan-hostile='$(PARALLEL) $(TSAN) worker && $(MAKES) $(TSAN) check-hostile-worker'
 
 .PHONY: clean
 clean:

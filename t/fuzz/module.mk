@@ -2,18 +2,18 @@
 
 MODULE_FUZZ := $(patsubst t/fuzz/%.c,%,$(shell grep -l ngx_ t/fuzz/fuzz_*.c))
 
-.PHONY: check-fuzz-module
+.PHONY: check-fuzz-module check-fuzz-module-short
+build-fuzz: $(MODULE_FUZZ:%=build/t/fuzz/%)
 check-fuzz: check-fuzz-module
+check-fuzz-short: check-fuzz-module-short
 
 check-fuzz-module: $(MODULE_FUZZ:%=build/t/fuzz/%)
-	@for fuzz in $(MODULE_FUZZ); do \
-	    echo "# $$fuzz, $(FUZZ_SECONDS) s"; mkdir -p build/fuzz/corpus/$$fuzz; \
-	    build/t/fuzz/$$fuzz -max_total_time=$(FUZZ_SECONDS) -max_len=8192 -timeout=10 -rss_limit_mb=2048 \
-	        $$(test -e t/fuzz/$$fuzz.dict && echo -dict=t/fuzz/$$fuzz.dict) \
-	        -artifact_prefix=build/fuzz/$$fuzz. build/fuzz/corpus/$$fuzz > build/fuzz/$$fuzz.log 2>&1 || \
-	        { tail -n 40 build/fuzz/$$fuzz.log; exit 1; }; \
-	    tail -n 1 build/fuzz/$$fuzz.log; \
-	done
+	@mkdir -p build/fuzz
+	@FUZZ_RUNS= FUZZ_SECONDS=$(FUZZ_SECONDS) t/fuzz/run build/t/fuzz $(MODULE_FUZZ)
+
+check-fuzz-module-short: $(MODULE_FUZZ:%=build/t/fuzz/%)
+	@mkdir -p build/fuzz
+	@FUZZ_RUNS=$(FUZZ_RUNS) t/fuzz/run build/t/fuzz $(MODULE_FUZZ)
 
 build/t/fuzz/fuzz_%: t/fuzz/fuzz_%.c $(wildcard ngx_pd_module/*.[ch] t/unit/module/*.[ch]) | build/proto/pd.pb-c.c
 	@mkdir -p $(@D)
