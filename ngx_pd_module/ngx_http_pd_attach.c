@@ -619,8 +619,9 @@ static ngx_int_t
 ngx_http_pd_attach_on_hello(ngx_http_pd_attach_t *attach,
     Pd__V1__WorkerHello *hello)
 {
+    ngx_uint_t             level;
     ngx_http_pd_zone_t    *zone;
-    ngx_http_pd_worker_t  *worker;
+    ngx_http_pd_worker_t  *worker, *other;
 
     if (attach->state == NGX_HTTP_PD_ATTACH_UP) {
         attach->fault = "it said hello twice";
@@ -642,6 +643,23 @@ ngx_http_pd_attach_on_hello(ngx_http_pd_attach_t *attach,
     if (worker == NULL) {
         ngx_http_pd_zone_unlock(zone);
         attach->fault = "it is not in the configuration any more";
+        return NGX_ERROR;
+    }
+
+    other = ngx_http_pd_hello_namesake(zone, worker, hello);
+
+    if (other) {
+        ngx_http_pd_zone_unlock(zone);
+
+        level = attach->failures ? NGX_LOG_INFO : NGX_LOG_ERR;
+
+        ngx_log_error(level, attach->process->log, 0,
+                      "pd: worker \"%V\" is not used: it claims the name "
+                      "\"%s\" of worker \"%*s\"", &attach->name,
+                      hello->instance, (size_t) other->address_len,
+                      other->address);
+
+        attach->fault = "it claims the name of another worker";
         return NGX_ERROR;
     }
 

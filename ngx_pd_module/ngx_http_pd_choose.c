@@ -346,6 +346,7 @@ ngx_http_pd_choose_serves(ngx_http_pd_worker_t *worker, ngx_uint_t cluster,
            && (worker->configured || worker->lease)
            && !worker->down
            && !worker->draining
+           && !worker->misplaced
            && (worker->asserted == PD__V1__ROLE__ROLE_UNKNOWN
                || worker->asserted == worker->role)
            && (model == 0 || worker->model_hash == model);

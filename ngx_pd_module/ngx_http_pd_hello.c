@@ -7,6 +7,7 @@
 #include "ngx_http_pd_hello.h"
 #include "ngx_http_pd_choose.h"
 #include "ngx_http_pd_ledger.h"
+#include "ngx_http_pd_slot.h"
 
 
 #define NGX_HTTP_PD_DIGEST    32
@@ -86,11 +87,39 @@ ngx_http_pd_hello_check(Pd__V1__WorkerHello *hello)
 }
 
 
+ngx_http_pd_worker_t *
+ngx_http_pd_hello_namesake(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_worker_t *worker, Pd__V1__WorkerHello *hello)
+{
+    size_t                 len;
+    ngx_uint_t             i;
+    ngx_http_pd_worker_t  *other;
+
+    len = ngx_strlen(hello->instance);
+
+    for (i = 0; i < zone->sh->nworkers; i++) {
+        other = &zone->sh->workers[i];
+
+        if (other != worker && other->id && other->known
+            && other->cluster == worker->cluster
+            && other->instance_len == len
+            && ngx_memcmp(other->instance, hello->instance, len) == 0
+            && ngx_http_pd_slot_attached_any(zone, other))
+        {
+            return other;
+        }
+    }
+
+    return NULL;
+}
+
+
 void
 ngx_http_pd_hello_learn(ngx_http_pd_zone_t *zone, ngx_http_pd_worker_t *worker,
     Pd__V1__WorkerHello *hello)
 {
     u_char     *p;
+    size_t      len;
     ngx_str_t   model;
 
     /* sums over records are counted in its blocks */
@@ -132,10 +161,17 @@ ngx_http_pd_hello_learn(ngx_http_pd_zone_t *zone, ngx_http_pd_worker_t *worker,
     worker->instance_len = ngx_strlen(hello->instance);
     ngx_memcpy(worker->instance, hello->instance, worker->instance_len);
 
+    len = ngx_strlen(hello->zone);
+
     if (!worker->labelled) {
-        worker->zone_len = ngx_strlen(hello->zone);
-        ngx_memcpy(worker->zone, hello->zone, worker->zone_len);
+        worker->zone_len = len;
+        ngx_memcpy(worker->zone, hello->zone, len);
     }
+
+    worker->misplaced = len
+                        && (len != worker->zone_len
+                            || ngx_memcmp(worker->zone, hello->zone, len)
+                               != 0);
 
     p = worker->digests;
     p = ngx_cpymem(p, hello->fingerprint->weights.data, NGX_HTTP_PD_DIGEST);
@@ -167,6 +203,15 @@ ngx_http_pd_hello_log(ngx_http_pd_zone_t *zone, ngx_http_pd_worker_t *worker,
                       (size_t) worker->address_len, worker->address,
                       ngx_http_pd_hello_roles[worker->asserted],
                       ngx_http_pd_hello_roles[worker->role]);
+    }
+
+    if (worker->misplaced) {
+        ngx_log_error(NGX_LOG_ERR, log, 0,
+                      "pd: worker \"%*s\" is not used: the configuration "
+                      "puts it into zone \"%*s\", and it runs with another "
+                      "--zone",
+                      (size_t) worker->address_len, worker->address,
+                      (size_t) worker->zone_len, worker->zone);
     }
 
     ngx_http_pd_hello_log_partner(zone, worker, log);

@@ -20,6 +20,13 @@
 /* NULL, or what is wrong with it, for a log line */
 const char *ngx_http_pd_hello_check(Pd__V1__WorkerHello *hello);
 
+/*
+ * Who else bears that name in the cluster and is attached, or NULL: a name is
+ * one worker's, and whoever was there first keeps it.  Under the zone's lock.
+ */
+ngx_http_pd_worker_t *ngx_http_pd_hello_namesake(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_worker_t *worker, Pd__V1__WorkerHello *hello);
+
 /* under the zone's lock */
 void ngx_http_pd_hello_learn(ngx_http_pd_zone_t *zone,
     ngx_http_pd_worker_t *worker, Pd__V1__WorkerHello *hello);

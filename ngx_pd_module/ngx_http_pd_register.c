@@ -23,6 +23,7 @@
 #define NGX_HTTP_PD_REGISTER_MAX      65536    /* bytes of a message */
 
 #define NGX_HTTP_PD_GRPC_INVALID      3
+#define NGX_HTTP_PD_GRPC_EXISTS       6
 #define NGX_HTTP_PD_GRPC_DENIED       7
 #define NGX_HTTP_PD_GRPC_EXHAUSTED    8
 
@@ -35,6 +36,9 @@ static ngx_int_t ngx_http_pd_register_apply(ngx_http_request_t *r,
     Pd__V1__RegisterRequest *request);
 static ngx_int_t ngx_http_pd_register_address(ngx_http_request_t *r,
     const char *text, ngx_str_t *address);
+static const char *ngx_http_pd_register_stranger(ngx_http_request_t *r,
+    const char *token);
+static ngx_uint_t ngx_http_pd_register_certified(ngx_http_request_t *r);
 static ngx_uint_t ngx_http_pd_register_token_ok(ngx_str_t *token,
     const char *given);
 static ngx_int_t ngx_http_pd_register_lease(ngx_http_request_t *r,
@@ -222,18 +226,16 @@ static ngx_int_t
 ngx_http_pd_register_apply(ngx_http_request_t *r,
     Pd__V1__RegisterRequest *request)
 {
-    ngx_str_t                address;
-    const char              *fault;
-    ngx_http_pd_loc_conf_t  *plcf;
+    ngx_str_t    address;
+    const char  *fault;
 
-    plcf = ngx_http_get_module_loc_conf(r, ngx_http_pd_module);
+    fault = ngx_http_pd_register_stranger(r, request->token);
 
-    if (!ngx_http_pd_register_token_ok(&plcf->lease->token, request->token)) {
+    if (fault) {
         ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                      "pd: a registration from %V has the wrong token",
-                      &r->connection->addr_text);
-        return ngx_http_pd_register_refuse(r, NGX_HTTP_PD_GRPC_DENIED,
-                                           "the token is wrong");
+                      "pd: refused a registration from %V: %s",
+                      &r->connection->addr_text, fault);
+        return ngx_http_pd_register_refuse(r, NGX_HTTP_PD_GRPC_DENIED, fault);
     }
 
     if (ngx_http_pd_register_address(r, request->address, &address) != NGX_OK)
@@ -253,6 +255,44 @@ ngx_http_pd_register_apply(ngx_http_request_t *r,
 }
 
 
+/* whoever has neither the cluster's token nor a certificate: why */
+
+static const char *
+ngx_http_pd_register_stranger(ngx_http_request_t *r, const char *token)
+{
+    ngx_str_t               *secret;
+    ngx_http_pd_loc_conf_t  *plcf;
+
+    plcf = ngx_http_get_module_loc_conf(r, ngx_http_pd_module);
+    secret = &plcf->lease->token;
+
+    if ((secret->len && ngx_http_pd_register_token_ok(secret, token))
+        || ngx_http_pd_register_certified(r))
+    {
+        return NULL;
+    }
+
+    return secret->len ? "the token is wrong"
+                       : "it has no client certificate, and there is no token";
+}
+
+
+/* the server's "ssl_verify_client" has found the client's certificate good */
+
+static ngx_uint_t
+ngx_http_pd_register_certified(ngx_http_request_t *r)
+{
+    ngx_http_variable_value_t  *v;
+
+    static ngx_str_t  name = ngx_string("ssl_client_verify");
+
+    v = ngx_http_get_variable(r, &name, ngx_hash_key(name.data, name.len));
+
+    return v && !v->not_found && v->len == sizeof("SUCCESS") - 1
+           && ngx_memcmp(v->data, "SUCCESS", v->len) == 0;
+}
+
+
 /* in a time that does not tell how much of it was right */
 
 static ngx_uint_t
@@ -260,10 +300,6 @@ ngx_http_pd_register_token_ok(ngx_str_t *token, const char *given)
 {
     size_t             i, len;
     volatile u_char    differs;
-
-    if (token->len == 0) {
-        return 1;
-    }
 
     len = ngx_strlen(given);
 
@@ -360,7 +396,7 @@ ngx_http_pd_register_lease(ngx_http_request_t *r, ngx_str_t *address,
 {
     ngx_uint_t               fresh;
     ngx_http_pd_zone_t      *zone;
-    ngx_http_pd_worker_t    *worker;
+    ngx_http_pd_worker_t    *worker, *other;
     ngx_http_pd_cluster_t   *cluster;
     ngx_http_pd_loc_conf_t  *plcf;
 
@@ -380,6 +416,21 @@ ngx_http_pd_register_lease(ngx_http_request_t *r, ngx_str_t *address,
                       "pd: no place is left for worker \"%V\"", address);
         return ngx_http_pd_register_refuse(r, NGX_HTTP_PD_GRPC_EXHAUSTED,
                                            "no place is left for a worker");
+    }
+
+    other = request->leaving ? NULL
+                : ngx_http_pd_hello_namesake(zone, worker, request->hello);
+
+    if (other) {
+        ngx_http_pd_zone_unlock(zone);
+        ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                      "pd: refused a registration from %V: \"%V\" claims the "
+                      "name \"%s\" of worker \"%*s\"",
+                      &r->connection->addr_text, address,
+                      request->hello->instance, (size_t) other->address_len,
+                      other->address);
+        return ngx_http_pd_register_refuse(r, NGX_HTTP_PD_GRPC_EXISTS,
+                                           "the name is another worker's");
     }
 
     fresh = (worker->lease == 0);

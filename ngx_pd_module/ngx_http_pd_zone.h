@@ -61,6 +61,7 @@ typedef struct {
 
     uint8_t      tried;               /* somebody has tried to reach it */
     uint8_t      known;               /* it has said hello once */
+    uint8_t      misplaced;           /* its zone is not the file's */
     uint8_t      role;
     uint8_t      draining;
     uint16_t     model_len;

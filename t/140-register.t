@@ -7,6 +7,7 @@ add_block_preprocessor(sub {
 
     my $options = $block->register // '';
     chomp $options;
+    $options = "token=fake $options" unless $options =~ /token/;
 
     defined $block->http_config
         or $block->set_value(http_config => <<"END");
@@ -80,12 +81,12 @@ nginx expect /worker "127.0.0.1:7" has registered/
 --- worker
 m0 register={{register}} token=open-sesame
 m1 register={{register}} token=open-sesamE
-m2 register={{register}}
+m2 register={{register}} token=
 --- steps
 worker m0 expect registered lease
 worker m1 expect not registered: PERMISSION_DENIED "the token is wrong"
 worker m2 expect not registered: PERMISSION_DENIED "the token is wrong"
-nginx expect a registration from 127.0.0.1 has the wrong token
+nginx expect refused a registration from 127.0.0.1: the token is wrong
 
 
 
@@ -162,7 +163,7 @@ m1 register={{register}} register_raw=
 m2 register={{register}} model=
 --- steps
 worker m0 expect not registered: INVALID_ARGUMENT "the message cannot be read"
-worker m1 expect not registered: INVALID_ARGUMENT
+worker m1 expect not registered: PERMISSION_DENIED
 worker m2 expect not registered: INVALID_ARGUMENT "its hello names no model
 
 
@@ -189,7 +190,7 @@ x
 --- workers: 1
 --- http_config
 pd_zone pd:1m state={{root}}/pd.state;
-pd_cluster "chat room" { register on lease=1h; queue 10 timeout=2s; }
+pd_cluster "chat room" { register on token=fake lease=1h; queue 10 timeout=2s; }
 server {
     listen {{register}} http2;
     location = /pd.v1.Dispatcher/Register { pd_register "chat room"; }
@@ -212,7 +213,7 @@ client expect t2
 --- workers: 1
 --- http_config
 pd_zone pd:1m state={{root}}/nginx.conf;
-pd_cluster chat { register on lease=1h; queue 10 timeout=2s; }
+pd_cluster chat { register on token=fake lease=1h; queue 10 timeout=2s; }
 server {
     listen {{register}} http2;
     location = /pd.v1.Dispatcher/Register { pd_register chat; }
@@ -232,7 +233,7 @@ nginx expect is no state file and is left alone
 --- workers: 1
 --- http_config
 pd_zone pd:1m state={{root}}/pd.state;
-pd_cluster chat { register on lease=1h; queue 10 timeout=300ms; }
+pd_cluster chat { register on token=fake lease=1h; queue 10 timeout=300ms; }
 server {
     listen {{register}} http2;
     location = /pd.v1.Dispatcher/Register { pd_register chat; }
@@ -247,3 +248,102 @@ nginx restart
 client request
 client finish
 --- error_code: 503
+
+
+
+=== TEST 16: a name is one worker's, and whoever was there first keeps it
+--- worker
+m0 register={{register}} instance=twin
+--- steps
+worker m0 expect attach
+nginx expect attached
+worker m1 start register={{register}} instance=twin
+worker m1 expect not registered: ALREADY_EXISTS "the name is another worker's"
+nginx expect /refused a registration from 127.0.0.1: "127.0.0.1:\d+" claims the name "twin" of worker "127.0.0.1:\d+"/
+client request
+client expect t2
+worker m0 kill
+nginx expect lost worker
+worker m1 expect registered
+worker m1 expect attach
+--- no_worker_log
+protocol error
+
+
+
+=== TEST 17: in the file as well
+--- http_config
+pd_zone pd:1m;
+pd_cluster chat { worker {{m0}}; worker {{m1}}; }
+--- config
+location /v1/ { pd_pass chat; }
+--- worker
+m0 instance=twin
+m1 instance=twin
+--- steps
+nginx expect attached
+nginx expect /\[error\].*is not used: it claims the name "twin" of worker "127.0.0.1:\d+"/
+nginx expect /\[info\].*it claims the name of another worker/
+client request
+client expect t2
+
+
+
+=== TEST 18: a zone that contradicts the file
+--- http_config
+pd_zone pd:1m;
+pd_cluster chat { worker {{m0}} zone=rack1; worker {{m1}} zone=rack2; }
+--- config
+location /v1/ { pd_pass chat; }
+--- worker
+m0 zone=rack2
+m1 zone=rack2
+--- steps
+nginx expect is not used: the configuration puts it into zone "rack1", and it runs with another --zone
+client1 request
+client1 expect t2
+client2 request
+client2 expect t2
+--- no_worker_log
+m0 submit
+
+
+
+=== TEST 19: without a token, it takes a client certificate
+--- http_config
+pd_zone pd:1m;
+pd_cluster chat { register on; queue 10 timeout=2s; }
+server {
+    listen {{register}} http2;
+    location = /pd.v1.Dispatcher/Register { pd_register chat; }
+}
+--- worker
+m0 register={{register}}
+--- steps
+worker m0 expect not registered: PERMISSION_DENIED "it has no client certificate, and there is no token"
+nginx expect refused a registration from 127.0.0.1: it has no client certificate
+--- no_worker_log
+m0 registered
+
+
+
+=== TEST 20: which the server has verified
+--- http_config
+pd_zone pd:1m;
+pd_cluster chat { register on; queue 10 timeout=2s; }
+server {
+    listen {{register}} ssl http2;
+    ssl_certificate {{root}}/tls/host.pem;
+    ssl_certificate_key {{root}}/tls/host.key;
+    ssl_client_certificate {{root}}/tls/host.pem;
+    ssl_verify_client optional;
+    location = /pd.v1.Dispatcher/Register { pd_register chat; }
+}
+--- worker
+m0 register={{register}} tls={{root}}/tls/host
+m1 register={{register}} tls={{root}}/tls/host anonymous=1
+--- steps
+worker m0 expect registered
+worker m1 expect not registered: PERMISSION_DENIED
+client request
+client expect t2

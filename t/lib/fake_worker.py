@@ -20,6 +20,7 @@ Options (default):
 
     port=N (any)            role=prefill|decode|mixed (mixed)
     model=NAME (m)          instance=NAME (the worker's)
+    zone=LABEL (none)
     text=a|b|c (t0_|t1_|t2_)  the answer, a token each; "_" stands for a space
     prompt=N (from bytes)   cached=N (0)       what Placed says
     logprob=F (-0.25)       of each token, where they are asked for
@@ -40,9 +41,11 @@ Options (default):
     protocol=N (1)          in the hello
     fingerprint=TEXT (f)    all four digests are made of it
     register=HOST:PORT      registers there, as address=TEXT (":" and its port),
-                            with token=TEXT and padding=N bytes of capabilities;
+                            with token=TEXT (fake) and padding=N bytes of capabilities;
                             says that it leaves at SIGUSR2; register_raw=HEX
-                            is sent in place of an honest message
+                            is sent in place of an honest message;
+                            over TLS with tls=PATH (.pem, .key), anonymous=1:
+                            without showing a certificate
     send=KIND               hostile bytes behind the hello, see hostile()
     raw=KIND                no gRPC at all, see raw_bytes()
 """
@@ -157,6 +160,7 @@ class Worker:
             numerics_id="fake", max_model_len=self.number("max_len", 4096),
             block_size=16, kv_blocks=self.number("blocks", 1000),
             max_num_seqs=self.number("max_seqs", 64), vocabulary=1000,
+            zone=self.options.get("zone", ""),
             max_submit_bytes=8 << 20)
 
 
@@ -404,6 +408,18 @@ class Attach:
             param=self.worker.options.get("param", ""))))
 
 
+def register_channel(options, arguments):
+    address, path = options["register"], options.get("tls")
+    if not path:
+        return grpc.aio.insecure_channel(address, options=arguments)
+    read = lambda name: open(path + name, "rb").read()
+    own = ((None, None) if "anonymous" in options
+           else (read(".key"), read(".pem")))
+    return grpc.aio.secure_channel(
+        address, grpc.ssl_channel_credentials(read(".pem"), *own),
+        options=arguments)
+
+
 async def register(worker, port):
     """Keeps a lease, renewed at a third of its life."""
     leaving = asyncio.Event()
@@ -411,13 +427,12 @@ async def register(worker, port):
     hello = worker.hello()
     hello.capabilities.append("x" * worker.number("padding", 0))
     request = pd.RegisterRequest(
-        token=worker.options.get("token", ""), hello=hello,
+        token=worker.options.get("token", "fake"), hello=hello,
         address=worker.options.get("address", f":{port}"))
     said = None
-    async with grpc.aio.insecure_channel(
-            worker.options["register"],
-            options=[("grpc.initial_reconnect_backoff_ms", 50),
-                     ("grpc.enable_http_proxy", 0)]) as channel:
+    async with register_channel(worker.options, [
+            ("grpc.initial_reconnect_backoff_ms", 50),
+            ("grpc.enable_http_proxy", 0)]) as channel:
         call = channel.unary_unary("/pd.v1.Dispatcher/Register",
                                    response_deserializer=pd.RegisterReply
                                    .FromString)

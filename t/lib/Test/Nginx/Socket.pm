@@ -25,6 +25,7 @@ package Test::Nginx::Socket;
 #   reload_user_files
 #                   those that are written before "nginx reload"
 #   ignore_log      alarming lines of nginx's log that are no fault here
+#   {{root}}/tls/   in the configuration: host.pem and host.key are made there
 #   steps           what happens, one step a line (see %step below); where there
 #                   are none: send the request, read the answer
 #
@@ -92,6 +93,7 @@ sub run_block {
 
     %nginx = (root => $root, port => free_port(), timeout => $block->timeout
                                                        // $timeout);
+    make_certificate($root) if ($block->http_config // '') =~ m{/tls/};
     start_workers($block, $root) if defined $block->worker;
     write_files($block->user_files);
     write_configuration($block, scalar $block->config,
@@ -258,7 +260,9 @@ my %step = (
     'worker continue' => sub { $workers->kill($_[2], 'CONT') },
     'worker drain'   => sub { $workers->kill($_[2], 'HUP') },
     'worker leave'   => sub { $workers->kill($_[2], 'USR2') },
-    'worker start'   => sub { $workers->start($_[2]); 1 },
+    'worker start'   => sub { $workers->start($_[2], defined $_[3]
+                                  ? expand($_[3]) : undef,
+                                  "$nginx{root}/logs/$_[2].log"); 1 },
     'nginx expect'   => sub { expect_log(pattern($_[3])) },
     'nginx lacks'    => sub { read_file("$nginx{root}/logs/error.log")
                               !~ pattern($_[3]) },
@@ -443,6 +447,17 @@ sub expect_log {
 }
 
 # --- processes ---------------------------------------------------------------
+
+# One for both sides, which is also who has signed it.
+sub make_certificate {
+    my ($root) = @_;
+
+    make_path("$root/tls");
+    system("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256"
+           . " -nodes -subj /CN=host -addext subjectAltName=IP:127.0.0.1"
+           . " -keyout $root/tls/host.key -out $root/tls/host.pem"
+           . " 2>/dev/null") == 0 or die "openssl cannot make a certificate\n";
+}
 
 sub start_workers {
     my ($block, $root) = @_;
