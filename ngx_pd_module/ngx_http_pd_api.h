@@ -51,6 +51,9 @@ typedef struct {
     /* the last words, where the header is out already */
     ngx_int_t  (*fail)(ngx_http_pd_ctx_t *ctx);
 
+    /* the answer will go on; what waits in between shall know; may be NULL */
+    ngx_int_t  (*pause)(ngx_http_pd_ctx_t *ctx);
+
 } ngx_http_pd_answer_t;
 
 

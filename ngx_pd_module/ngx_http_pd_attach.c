@@ -619,6 +619,7 @@ static ngx_int_t
 ngx_http_pd_attach_on_hello(ngx_http_pd_attach_t *attach,
     Pd__V1__WorkerHello *hello)
 {
+    ngx_str_t              numerics;
     ngx_uint_t             level;
     ngx_http_pd_zone_t    *zone;
     ngx_http_pd_worker_t  *worker, *other;
@@ -635,6 +636,11 @@ ngx_http_pd_attach_on_hello(ngx_http_pd_attach_t *attach,
     }
 
     zone = attach->process->zone;
+
+    numerics.data = (u_char *) hello->numerics_id;
+    numerics.len = ngx_strlen(hello->numerics_id);
+
+    attach->numerics = ngx_http_pd_zone_hash(zone, &numerics);
 
     ngx_http_pd_zone_lock(zone);
 

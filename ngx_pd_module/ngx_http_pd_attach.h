@@ -10,12 +10,10 @@
 #define _NGX_HTTP_PD_ATTACH_H_INCLUDED_
 
 
+#include "ngx_http_pd_failover.h"
 #include "ngx_http_pd_h2.h"
 #include "ngx_http_pd_outbox.h"
 #include "ngx_http_pd_process.h"
-
-
-typedef struct ngx_http_pd_attempt_s  ngx_http_pd_attempt_t;
 
 
 /* one job's part on one worker */
@@ -58,6 +56,7 @@ struct ngx_http_pd_attach_s {
     ngx_msec_t                    heard;
     uint64_t                      heartbeats;
     uint64_t                      boot;       /* of the worker's hello */
+    uint64_t                      numerics;   /* hash of its numerics_id */
     uint64_t                      max_submit; /* bytes */
 
     ngx_queue_t                   sides;

@@ -21,6 +21,7 @@
 
 
 static void ngx_http_pd_attempt_arm(ngx_http_pd_attempt_t *attempt);
+static void ngx_http_pd_attempt_unsuffix(ngx_http_pd_side_t *side);
 static void ngx_http_pd_attempt_peer(ngx_http_pd_attempt_t *attempt,
     ngx_http_pd_side_t *side, ngx_http_pd_attach_t *attach);
 
@@ -100,7 +101,6 @@ ngx_http_pd_attempt_grants(ngx_http_pd_process_t *process)
 void
 ngx_http_pd_attempt_start(ngx_http_pd_attempt_t *attempt)
 {
-    ngx_str_t               suffix;
     ngx_uint_t              prefill, decode;
     Pd__V1__Route           route;
     ngx_http_pd_job_t      *job;
@@ -110,6 +110,11 @@ ngx_http_pd_attempt_start(ngx_http_pd_attempt_t *attempt)
 
     job = attempt->job;
     process = attempt->process;
+
+    if (ngx_http_pd_failover_waits(attempt)) {
+        ngx_http_pd_attempt_arm(attempt);
+        return;
+    }
 
     /* the record is ours: nobody else writes these */
 
@@ -123,9 +128,11 @@ ngx_http_pd_attempt_start(ngx_http_pd_attempt_t *attempt)
     attempt->accepted = 0;
     attempt->alone = (decode == NGX_HTTP_PD_NONE);
 
-    job->sent_us = ngx_http_pd_now_us();
-    job->placed_us = 0;
-    job->first_us = 0;
+    if (!attempt->delivered) {
+        job->sent_us = ngx_http_pd_now_us();
+        job->placed_us = 0;
+        job->first_us = 0;
+    }
 
     ngx_memzero(&job->prefill, sizeof(ngx_http_pd_job_peer_t));
     ngx_memzero(&job->decode, sizeof(ngx_http_pd_job_peer_t));
@@ -147,7 +154,7 @@ ngx_http_pd_attempt_start(ngx_http_pd_attempt_t *attempt)
         side = &attempt->prefill;
     }
 
-    if (ngx_http_pd_attempt_suffix(attempt, route, NULL, &suffix) != NGX_OK) {
+    if (ngx_http_pd_attempt_suffix(side, route, NULL) != NGX_OK) {
         ngx_http_pd_attempt_fail(attempt, NGX_HTTP_INTERNAL_SERVER_ERROR, 0,
                                  "The server has no memory left.");
         return;
@@ -156,22 +163,27 @@ ngx_http_pd_attempt_start(ngx_http_pd_attempt_t *attempt)
     /* unless a decode worker will be next */
 
     if (!side->decode && !attempt->alone) {
-        ngx_http_pd_attempt_send(attempt, side, prefill, &suffix);
+        ngx_http_pd_attempt_send(attempt, side, prefill);
         return;
     }
 
-    ngx_http_pd_attempt_settled(attempt);
-    ngx_http_pd_attempt_send(attempt, side, side->decode ? decode : prefill,
-                             &suffix);
+    ngx_http_pd_attempt_submitted(attempt);
+    ngx_http_pd_attempt_send(attempt, side, side->decode ? decode : prefill);
 }
 
 
 ngx_int_t
-ngx_http_pd_attempt_suffix(ngx_http_pd_attempt_t *attempt, Pd__V1__Route route,
-    Pd__V1__Ticket *ticket, ngx_str_t *suffix)
+ngx_http_pd_attempt_suffix(ngx_http_pd_side_t *side, Pd__V1__Route route,
+    Pd__V1__Ticket *ticket)
 {
-    Pd__V1__Submit  fields = PD__V1__SUBMIT__INIT;
-    ngx_msec_int_t  left;
+    u_char                 *p;
+    Pd__V1__Submit          fields = PD__V1__SUBMIT__INIT;
+    ngx_str_t              *suffix;
+    ngx_msec_int_t          left;
+    ngx_http_pd_attempt_t  *attempt;
+
+    attempt = side->attempt;
+    suffix = &side->submission.suffix;
 
     left = (ngx_msec_int_t) (attempt->end - ngx_current_msec);
 
@@ -179,22 +191,40 @@ ngx_http_pd_attempt_suffix(ngx_http_pd_attempt_t *attempt, Pd__V1__Route route,
     fields.ticket = ticket;
     fields.deadline_us = (uint64_t) ngx_max(left, 1) * 1000;
 
-    suffix->len = pd__v1__submit__get_packed_size(&fields);
-    suffix->data = ngx_pnalloc(attempt->job->pool, suffix->len);
+    ngx_http_pd_attempt_unsuffix(side);
+
+    suffix->len = pd__v1__submit__get_packed_size(&fields)
+                  + ngx_http_pd_failover_size(attempt);
+    suffix->data = ngx_alloc(suffix->len, attempt->job->log);
 
     if (suffix->data == NULL) {
         return NGX_ERROR;
     }
 
-    pd__v1__submit__pack(&fields, suffix->data);
+    p = suffix->data;
+    p += pd__v1__submit__pack(&fields, p);
+
+    ngx_http_pd_failover_pack(attempt, p);
 
     return NGX_OK;
 }
 
 
+/* from the heap: an answer may be moved often, and grows */
+
+static void
+ngx_http_pd_attempt_unsuffix(ngx_http_pd_side_t *side)
+{
+    if (side->submission.suffix.data) {
+        ngx_free(side->submission.suffix.data);
+        ngx_str_null(&side->submission.suffix);
+    }
+}
+
+
 void
 ngx_http_pd_attempt_send(ngx_http_pd_attempt_t *attempt,
-    ngx_http_pd_side_t *side, ngx_uint_t worker, ngx_str_t *suffix)
+    ngx_http_pd_side_t *side, ngx_uint_t worker)
 {
     ngx_http_pd_job_t         *job;
     ngx_http_pd_attach_t      *attach;
@@ -215,8 +245,7 @@ ngx_http_pd_attempt_send(ngx_http_pd_attempt_t *attempt,
     submission->request = job->number;
     submission->attempt = attempt->number;
     submission->body = attempt->handed ? job->options : job->submit;
-    submission->suffix = *suffix;
-    submission->total = suffix->len
+    submission->total = submission->suffix.len
                         + (attempt->handed ? attempt->options_size
                                            : attempt->submit_size);
 
@@ -273,7 +302,8 @@ ngx_http_pd_attempt_again(ngx_http_pd_attempt_t *attempt, ngx_uint_t avoid,
                             PD__V1__CANCEL__REASON__REFUSED_ELSEWHERE);
     ngx_http_pd_attempt_unhold(attempt);
 
-    if (attempt->choices >= NGX_HTTP_PD_CHOICES
+    if (!ngx_http_pd_failover_possible(attempt)
+        || attempt->choices >= NGX_HTTP_PD_CHOICES
         || attempt->deaths >= NGX_HTTP_PD_DEATHS
         || process->drained || process->terminating)
     {
@@ -301,6 +331,15 @@ ngx_http_pd_attempt_again(ngx_http_pd_attempt_t *attempt, ngx_uint_t avoid,
 
     } else {
         ngx_http_pd_attempt_wait(attempt);
+    }
+}
+
+
+void
+ngx_http_pd_attempt_submitted(ngx_http_pd_attempt_t *attempt)
+{
+    if (attempt->failover.off) {
+        ngx_http_pd_attempt_settled(attempt);
     }
 }
 
@@ -338,6 +377,8 @@ ngx_http_pd_attempt_arm(ngx_http_pd_attempt_t *attempt)
         left = ngx_min(left, queue_left);
     }
 
+    left = ngx_http_pd_failover_left(attempt, left);
+
     ngx_add_timer(&attempt->timer, (ngx_msec_t) ngx_max(left, 1));
 }
 
@@ -374,7 +415,9 @@ ngx_http_pd_attempt_timer(ngx_event_t *ev)
         return;
     }
 
-    ngx_http_pd_attempt_arm(attempt);
+    if (ngx_http_pd_failover_timer(attempt) == NGX_OK) {
+        ngx_http_pd_attempt_arm(attempt);
+    }
 }
 
 
@@ -391,6 +434,9 @@ ngx_http_pd_attempt_end(ngx_http_pd_attempt_t *attempt,
     ngx_http_pd_attach_drop(&attempt->prefill, 1, reason);
     ngx_http_pd_attach_drop(&attempt->decode, 1, reason);
     ngx_http_pd_attempt_unhold(attempt);
+    ngx_http_pd_attempt_unsuffix(&attempt->prefill);
+    ngx_http_pd_attempt_unsuffix(&attempt->decode);
+    ngx_http_pd_failover_free(attempt);
 
     if (attempt->timer.timer_set) {
         ngx_del_timer(&attempt->timer);

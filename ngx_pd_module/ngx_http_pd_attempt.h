@@ -34,8 +34,8 @@ struct ngx_http_pd_attempt_s {
 
     size_t                    submit_size;
     size_t                    options_size;
-    ngx_str_t                 handover;  /* the suffix of D's submission */
     ngx_uint_t                position;  /* of the next token */
+    ngx_http_pd_failover_t    failover;
     Pd__V1__SequenceStep     *held;      /* P's token, until D accepts */
 
     ngx_event_t               timer;     /* not cancelable: holds the process */
@@ -75,18 +75,21 @@ void ngx_http_pd_attempt_later(ngx_event_t *ev);
 void ngx_http_pd_attempt_grants(ngx_http_pd_process_t *process);
 
 /* the fields that the dispatcher appends to a consumer's Submit, packed */
-ngx_int_t ngx_http_pd_attempt_suffix(ngx_http_pd_attempt_t *attempt,
-    Pd__V1__Route route, Pd__V1__Ticket *ticket, ngx_str_t *suffix);
+ngx_int_t ngx_http_pd_attempt_suffix(ngx_http_pd_side_t *side,
+    Pd__V1__Route route, Pd__V1__Ticket *ticket);
 
-/* submits to one worker; if it is gone, others are chosen */
+/* submits to one worker, with that suffix; if it is gone, others are chosen */
 void ngx_http_pd_attempt_send(ngx_http_pd_attempt_t *attempt,
-    ngx_http_pd_side_t *side, ngx_uint_t worker, ngx_str_t *suffix);
+    ngx_http_pd_side_t *side, ngx_uint_t worker);
 
 /* other workers shall try, without that at "avoid"; or the job fails so */
 void ngx_http_pd_attempt_again(ngx_http_pd_attempt_t *attempt,
     ngx_uint_t avoid, ngx_uint_t status, const char *message);
 
-/* if all goes well, nothing will be submitted for it any more */
+/* all is submitted: if all goes well, and unless it may go on elsewhere, ... */
+void ngx_http_pd_attempt_submitted(ngx_http_pd_attempt_t *attempt);
+
+/* ... nothing will be submitted for it any more */
 void ngx_http_pd_attempt_settled(ngx_http_pd_attempt_t *attempt);
 
 /* P's token is not needed */

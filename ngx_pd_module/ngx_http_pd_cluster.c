@@ -25,6 +25,8 @@
 #define NGX_HTTP_PD_QUEUE             1024
 #define NGX_HTTP_PD_QUEUE_TIMEOUT     30000
 #define NGX_HTTP_PD_LEASE             30000
+#define NGX_HTTP_PD_FAILOVER_RATE     64
+#define NGX_HTTP_PD_FAILOVER_BURST    256
 
 
 static char *ngx_http_pd_cluster_worker(ngx_conf_t *cf, ngx_command_t *cmd,
@@ -42,6 +44,8 @@ static char *ngx_http_pd_cluster_register(ngx_conf_t *cf, ngx_command_t *cmd,
 static char *ngx_http_pd_cluster_queue(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 static char *ngx_http_pd_cluster_direct(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+static char *ngx_http_pd_cluster_failover(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 
 
@@ -71,6 +75,13 @@ static ngx_command_t  ngx_http_pd_cluster_commands[] = {
     { ngx_string("direct_threshold"),
       NGX_HTTP_PD_CLUSTER_CONF|NGX_CONF_TAKE1,
       ngx_http_pd_cluster_direct,
+      0,
+      0,
+      NULL },
+
+    { ngx_string("failover_rate"),
+      NGX_HTTP_PD_CLUSTER_CONF|NGX_CONF_TAKE12,
+      ngx_http_pd_cluster_failover,
       0,
       0,
       NULL },
@@ -170,6 +181,8 @@ ngx_http_pd_cluster_block(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     ngx_conf_init_msec_value(cluster->queue_timeout,
                              NGX_HTTP_PD_QUEUE_TIMEOUT);
     ngx_conf_init_uint_value(cluster->direct_threshold, 0);
+    ngx_conf_init_uint_value(cluster->failover_rate,
+                             NGX_HTTP_PD_FAILOVER_RATE);
 
     return NGX_CONF_OK;
 }
@@ -238,6 +251,8 @@ ngx_http_pd_cluster_mention(ngx_conf_t *cf, ngx_str_t *name)
     cluster->queue = NGX_CONF_UNSET_UINT;
     cluster->queue_timeout = NGX_CONF_UNSET_MSEC;
     cluster->direct_threshold = NGX_CONF_UNSET_UINT;
+    cluster->failover_rate = NGX_CONF_UNSET_UINT;
+    cluster->failover_burst = NGX_HTTP_PD_FAILOVER_BURST;
 
     return cluster;
 }
@@ -615,6 +630,54 @@ ngx_http_pd_cluster_direct(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
     cluster->direct_threshold = n;
+
+    return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_pd_cluster_failover(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_pd_cluster_t  *cluster = conf;
+
+    ngx_int_t   n;
+    ngx_str_t  *value;
+
+    if (cluster->failover_rate != NGX_CONF_UNSET_UINT) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    n = ngx_atoi(value[1].data, value[1].len);
+
+    if (n < 1 || n > 100000) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid rate \"%V\" in \"failover_rate\": "
+                           "use 1 to 100000 a second", &value[1]);
+        return NGX_CONF_ERROR;
+    }
+
+    cluster->failover_rate = n;
+
+    if (cf->args->nelts == 3) {
+
+        n = NGX_ERROR;
+
+        if (ngx_strncmp(value[2].data, "burst=", 6) == 0) {
+            n = ngx_atoi(value[2].data + 6, value[2].len - 6);
+        }
+
+        if (n < 1 || n > 100000) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "invalid parameter \"%V\" in "
+                               "\"failover_rate\": use burst=1 to "
+                               "burst=100000", &value[2]);
+            return NGX_CONF_ERROR;
+        }
+
+        cluster->failover_burst = n;
+    }
 
     return NGX_CONF_OK;
 }

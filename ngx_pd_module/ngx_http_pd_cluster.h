@@ -52,6 +52,8 @@ struct ngx_http_pd_cluster_s {
     ngx_uint_t                 queue;
     ngx_msec_t                 queue_timeout;
     ngx_uint_t                 direct_threshold;   /* tokens, 0: off */
+    ngx_uint_t                 failover_rate;      /* a second */
+    ngx_uint_t                 failover_burst;
 };
 
 

@@ -107,7 +107,8 @@ ngx_http_pd_dispatch_placed(ngx_http_pd_attach_t *attach,
     }
 
     ngx_http_pd_zone_lock(zone);
-    ngx_http_pd_load_exact(zone, attempt->record, placed->prompt_tokens);
+    ngx_http_pd_load_exact(zone, attempt->record,
+                           placed->prompt_tokens + attempt->position);
     ngx_http_pd_zone_unlock(zone);
 
     if (!side->decode) {
@@ -132,9 +133,12 @@ ngx_http_pd_dispatch_tell_placed(ngx_http_pd_attempt_t *attempt,
 
     job = attempt->job;
 
-    job->placed_us = ngx_http_pd_now_us();
-    job->prompt_tokens = placed->prompt_tokens;
-    job->cached_tokens = ngx_min(placed->cached_tokens, placed->prompt_tokens);
+    if (!attempt->delivered) {
+        job->placed_us = ngx_http_pd_now_us();
+        job->prompt_tokens = placed->prompt_tokens;
+        job->cached_tokens = ngx_min(placed->cached_tokens,
+                                     placed->prompt_tokens);
+    }
 
     if (job->handlers->placed && !attempt->told) {
         attempt->told = 1;
@@ -169,8 +173,8 @@ ngx_http_pd_dispatch_hand_over(ngx_http_pd_attempt_t *attempt,
         return;
     }
 
-    if (ngx_http_pd_attempt_suffix(attempt, PD__V1__ROUTE__ROUTE_DECODE,
-                                   ticket, &attempt->handover)
+    if (ngx_http_pd_attempt_suffix(&attempt->decode,
+                                   PD__V1__ROUTE__ROUTE_DECODE, ticket)
         != NGX_OK)
     {
         ngx_http_pd_attempt_fail(attempt, NGX_HTTP_INTERNAL_SERVER_ERROR, 0,
@@ -180,9 +184,8 @@ ngx_http_pd_dispatch_hand_over(ngx_http_pd_attempt_t *attempt,
 
     attempt->handed = 1;
 
-    ngx_http_pd_attempt_settled(attempt);
-    ngx_http_pd_attempt_send(attempt, &attempt->decode, decode,
-                             &attempt->handover);
+    ngx_http_pd_attempt_submitted(attempt);
+    ngx_http_pd_attempt_send(attempt, &attempt->decode, decode);
 }
 
 
@@ -438,6 +441,8 @@ ngx_http_pd_dispatch_deliver(ngx_http_pd_attempt_t *attempt,
     if (seq->n_tokens) {
         job->last_us = now;
     }
+
+    ngx_http_pd_failover_keep(attempt, seq);
 
     attempt->position += seq->n_tokens;
     attempt->delivered = 1;

@@ -2,14 +2,16 @@
 /*
  * When a worker says no, or nothing any more.
  *
- *     what happened              nothing was sent yet      in mid-answer
- *     no room, leaving           others are chosen         503
- *     the hand-off was lost      others are chosen         503
+ *     no room, leaving           others are chosen
+ *     the hand-off was lost      others are chosen
  *     "use a prefill worker"     a pair is chosen
- *     the stream is gone         others are chosen         503
- *     the request is at fault    400                       400
- *     it is too late             504                       504
- *     the worker is at fault     500                       500
+ *     the stream is gone         others are chosen, unless it is the second
+ *     the worker is at fault     the same
+ *     the request is at fault    400
+ *     it is too late             504
+ *
+ * In mid-answer others go on where it has come to, see ngx_http_pd_failover.h;
+ * if that cannot be, it ends with 503.
  *
  * What P says, or that it is gone, counts only until D has the ticket.
  */
@@ -18,6 +20,8 @@
 #include "ngx_http_pd_attempt.h"
 
 
+static void ngx_http_pd_failure_fault(ngx_http_pd_attempt_t *attempt,
+    ngx_http_pd_attach_t *attach, const char *message);
 static void ngx_http_pd_failure_refused(ngx_http_pd_attempt_t *attempt,
     ngx_http_pd_attach_t *attach, ngx_uint_t decode,
     Pd__V1__Failed__Code code, const char *message);
@@ -37,7 +41,7 @@ ngx_http_pd_failure_message(ngx_http_pd_attach_t *attach,
     Pd__V1__Failed *failed)
 {
     char                    message[NGX_HTTP_PD_MESSAGE_MAX];
-    ngx_uint_t              decode, retry_after;
+    ngx_uint_t              decode, placed, retry_after;
     ngx_http_pd_side_t     *side;
     ngx_http_pd_attempt_t  *attempt;
 
@@ -50,6 +54,7 @@ ngx_http_pd_failure_message(ngx_http_pd_attach_t *attach,
 
     attempt = side->attempt;
     decode = side->decode;
+    placed = side->placed;
 
     ngx_http_pd_failure_text((u_char *) message, sizeof(message),
                              failed->message);
@@ -87,6 +92,11 @@ ngx_http_pd_failure_message(ngx_http_pd_attach_t *attach,
     case PD__V1__FAILED__CODE__TICKET:
     case PD__V1__FAILED__CODE__CANCELLED:
         attempt->retry_after = ngx_max(retry_after, 1);
+
+        if (placed) {
+            ngx_http_pd_failover_begin(attempt);
+        }
+
         ngx_http_pd_failure_refused(attempt, attach, decode, failed->code,
                                      message);
         break;
@@ -101,10 +111,23 @@ ngx_http_pd_failure_message(ngx_http_pd_attach_t *attach,
         break;
 
     default: /* INTERNAL, and what a later protocol may add */
-        ngx_http_pd_attempt_fail(attempt, NGX_HTTP_INTERNAL_SERVER_ERROR, 0,
-                                 "%s", message);
+        ngx_http_pd_failure_fault(attempt, attach, message);
         break;
     }
+}
+
+
+/* like a death: it may be the request that does it */
+
+static void
+ngx_http_pd_failure_fault(ngx_http_pd_attempt_t *attempt,
+    ngx_http_pd_attach_t *attach, const char *message)
+{
+    attempt->deaths++;
+
+    ngx_http_pd_failover_begin(attempt);
+    ngx_http_pd_attempt_again(attempt, attach->index,
+                              NGX_HTTP_INTERNAL_SERVER_ERROR, message);
 }
 
 
@@ -136,12 +159,6 @@ ngx_http_pd_failure_refused(ngx_http_pd_attempt_t *attempt,
     }
 
     ngx_http_pd_zone_unlock(zone);
-
-    if (attempt->delivered) {
-        ngx_http_pd_attempt_fail(attempt, NGX_HTTP_SERVICE_UNAVAILABLE,
-                                 attempt->retry_after, "%s", message);
-        return;
-    }
 
     /* a ticket that one D has refused may be handed to another */
 
@@ -187,8 +204,7 @@ ngx_http_pd_failure_other_decode(ngx_http_pd_attempt_t *attempt,
 
     attempt->choices++;
 
-    ngx_http_pd_attempt_send(attempt, &attempt->decode, worker,
-                             &attempt->handover);
+    ngx_http_pd_attempt_send(attempt, &attempt->decode, worker);
 
     return NGX_OK;
 }
@@ -204,8 +220,7 @@ ngx_http_pd_failure_redirect(ngx_http_pd_attempt_t *attempt,
 
     zone = attempt->process->zone;
 
-    if (attempt->delivered || attempt->job->route != NGX_HTTP_PD_ROUTE_DIRECT)
-    {
+    if (attempt->job->route != NGX_HTTP_PD_ROUTE_DIRECT) {
         ngx_http_pd_attempt_fail(attempt, NGX_HTTP_INTERNAL_SERVER_ERROR, 0,
                                  "%s", message);
         return;
@@ -214,7 +229,8 @@ ngx_http_pd_failure_redirect(ngx_http_pd_attempt_t *attempt,
     ngx_http_pd_zone_lock(zone);
 
     if (prompt_tokens) {
-        ngx_http_pd_load_exact(zone, attempt->record, prompt_tokens);
+        ngx_http_pd_load_exact(zone, attempt->record,
+                               prompt_tokens + attempt->position);
     }
 
     zone->sh->records[attempt->record].split = 1;
@@ -249,23 +265,20 @@ ngx_http_pd_failure_lost(ngx_http_pd_attach_t *attach)
 
         ngx_http_pd_attach_drop(side, 0, 0);
 
+        attempt->deaths += !finished;
+
         if (!decode && (attempt->handed || finished)) {
             ngx_http_pd_failure_prefilled(attempt);
             continue;
         }
 
-        attempt->deaths++;
-
-        if (attempt->delivered) {
-            ngx_http_pd_attempt_fail(attempt, NGX_HTTP_SERVICE_UNAVAILABLE, 1,
-                                     "The worker was lost in the middle of "
-                                     "the answer.");
-            continue;
-        }
-
+        ngx_http_pd_failover_begin(attempt);
         ngx_http_pd_attempt_again(attempt, attach->index,
                                   NGX_HTTP_SERVICE_UNAVAILABLE,
-                                  "The worker was lost.");
+                                  attempt->delivered
+                                  ? "The worker was lost in the middle of the "
+                                    "answer."
+                                  : "The worker was lost.");
     }
 }
 

@@ -99,6 +99,8 @@ ngx_http_pd_job_attempt(ngx_http_pd_job_t *job, ngx_http_pd_process_t *process)
                                     : NGX_HTTP_PD_JOB_DEADLINE);
     attempt->queue_end = ngx_current_msec + job->cluster->queue_timeout;
 
+    ngx_http_pd_failover_init(attempt);
+
     attempt->timer.handler = ngx_http_pd_attempt_timer;
     attempt->timer.data = attempt;
     attempt->timer.log = job->log;

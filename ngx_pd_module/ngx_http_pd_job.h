@@ -63,6 +63,9 @@ typedef struct {
     void       (*placed)(ngx_http_pd_job_t *job);      /* may be NULL */
     ngx_int_t  (*delta)(ngx_http_pd_job_t *job, ngx_http_pd_delta_t *delta);
     void       (*done)(ngx_http_pd_job_t *job, ngx_http_pd_result_t *result);
+
+    /* in mid-answer, each second: it will go on elsewhere; may be NULL */
+    void       (*paused)(ngx_http_pd_job_t *job);
 } ngx_http_pd_job_handlers_t;
 
 
@@ -103,13 +106,17 @@ struct ngx_http_pd_job_s {
      * route, ticket and generated tokens; the dispatcher sends it in parts and
      * appends those fields (protobuf: fields may follow in any order).  For the
      * decode side, which needs no prompt, `options` is the same Submit
-     * without its prompt.
+     * without its prompt.  An answer that cannot go on elsewhere drops its
+     * prompt at the first token.
      */
     ngx_chain_t                       *submit;
     ngx_chain_t                       *options;
     size_t                             prompt_bytes;   /* for estimates */
     ngx_uint_t                         max_tokens;     /* 0: not given */
     ngx_msec_t                         deadline;       /* from submit, ms */
+    size_t                             failover_buffer;    /* bytes of submit
+                                                  and ids; 0: no failover */
+    ngx_uint_t                         submit_shared;  /* by several jobs */
 
     /* kept by the dispatcher, read by the consumer */
 
@@ -121,7 +128,7 @@ struct ngx_http_pd_job_s {
     ngx_uint_t                         prompt_tokens;
     ngx_uint_t                         cached_tokens;
     ngx_uint_t                         completion_tokens;
-    ngx_uint_t                         failovers;
+    ngx_uint_t                         failovers;      /* went on elsewhere */
 
     /* milliseconds and microseconds of ngx_pd's own monotonic clock, 0: not yet */
 

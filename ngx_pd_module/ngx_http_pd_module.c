@@ -89,6 +89,13 @@ static ngx_command_t  ngx_http_pd_commands[] = {
       0,
       NULL },
 
+    { ngx_string("pd_failover_buffer"),
+      NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_TAKE1,
+      ngx_conf_set_size_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_pd_loc_conf_t, failover_buffer),
+      NULL },
+
     { ngx_string("pd_health"),
       NGX_HTTP_LOC_CONF|NGX_CONF_TAKE1,
       ngx_http_pd_health,
@@ -176,6 +183,7 @@ ngx_http_pd_create_loc_conf(ngx_conf_t *cf)
     plcf->stream_buffer = NGX_CONF_UNSET_SIZE;
     plcf->tenant = NGX_CONF_UNSET_PTR;
     plcf->keys = NGX_CONF_UNSET_PTR;
+    plcf->failover_buffer = NGX_CONF_UNSET_SIZE;
 
     return plcf;
 }
@@ -206,6 +214,8 @@ ngx_http_pd_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
                               256 * 1024);
     ngx_conf_merge_ptr_value(conf->tenant, prev->tenant, NULL);
     ngx_conf_merge_ptr_value(conf->keys, prev->keys, NULL);
+    ngx_conf_merge_size_value(conf->failover_buffer, prev->failover_buffer,
+                              1024 * 1024);
 
     return NGX_CONF_OK;
 }

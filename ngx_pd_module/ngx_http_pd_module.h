@@ -31,6 +31,7 @@ typedef struct {
     size_t                  stream_buffer;  /* pd_stream_buffer */
     ngx_http_complex_value_t  *tenant;  /* pd_tenant */
     ngx_http_pd_keys_t     *keys;       /* pd_key_file */
+    size_t                  failover_buffer;    /* pd_failover_buffer */
 } ngx_http_pd_loc_conf_t;
 
 

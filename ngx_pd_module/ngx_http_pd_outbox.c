@@ -32,7 +32,6 @@ static void ngx_http_pd_outbox_take_note(ngx_http_pd_outbox_t *outbox);
 static void ngx_http_pd_outbox_take_part(ngx_http_pd_outbox_t *outbox);
 static u_char *ngx_http_pd_outbox_copy(ngx_http_pd_submission_t *submission,
     u_char *p, size_t len);
-static u_char *ngx_http_pd_outbox_varint(u_char *p, uint64_t n);
 
 
 void
@@ -287,7 +286,7 @@ ngx_http_pd_outbox_copy(ngx_http_pd_submission_t *submission, u_char *p,
 }
 
 
-static u_char *
+u_char *
 ngx_http_pd_outbox_varint(u_char *p, uint64_t n)
 {
     while (n > 127) {

@@ -25,6 +25,7 @@ static ngx_int_t ngx_http_pd_request_delta(ngx_http_pd_job_t *job,
     ngx_http_pd_delta_t *delta);
 static void ngx_http_pd_request_done(ngx_http_pd_job_t *job,
     ngx_http_pd_result_t *result);
+static void ngx_http_pd_request_paused(ngx_http_pd_job_t *job);
 static void ngx_http_pd_request_end(ngx_http_pd_ctx_t *ctx, ngx_int_t rc);
 static void ngx_http_pd_request_result(ngx_http_pd_ctx_t *ctx,
     ngx_http_pd_result_t *result);
@@ -35,7 +36,8 @@ static void ngx_http_pd_request_cancel(ngx_http_pd_ctx_t *ctx,
 static const ngx_http_pd_job_handlers_t  ngx_http_pd_request_handlers = {
     NULL,
     ngx_http_pd_request_delta,
-    ngx_http_pd_request_done
+    ngx_http_pd_request_done,
+    ngx_http_pd_request_paused
 };
 
 
@@ -301,6 +303,8 @@ ngx_http_pd_request_choice(ngx_http_pd_choice_t *choice)
     job->id = ctx->id;
     job->max_tokens = ctx->openai.sampling.max_tokens;
     job->deadline = plcf->timeout;
+    job->failover_buffer = plcf->failover_buffer;
+    job->submit_shared = (ctx->openai.n > 1);
 
     job->prompt_bytes =
                  ngx_http_pd_openai_prompt(&ctx->openai, choice->index)->size;
@@ -501,6 +505,30 @@ ngx_http_pd_request_done(ngx_http_pd_job_t *job, ngx_http_pd_result_t *result)
 
     ngx_http_pd_request_end(ctx, rc);
     ngx_http_run_posted_requests(c);
+}
+
+
+static void
+ngx_http_pd_request_paused(ngx_http_pd_job_t *job)
+{
+    ngx_connection_t      *c;
+    ngx_http_request_t    *r;
+    ngx_http_pd_choice_t  *choice;
+
+    choice = job->data;
+    r = choice->ctx->request;
+    c = r->connection;
+
+    if (choice->ctx->answer->pause == NULL) {
+        return;
+    }
+
+    ngx_http_set_log_request(c->log, r);
+
+    if (choice->ctx->answer->pause(choice->ctx) == NGX_ERROR) {
+        ngx_http_pd_request_end(choice->ctx, NGX_ERROR);
+        ngx_http_run_posted_requests(c);
+    }
 }
 
 

@@ -27,7 +27,8 @@ static ngx_int_t ngx_http_pd_response_fail(ngx_http_pd_ctx_t *ctx);
 static const ngx_http_pd_answer_t  ngx_http_pd_response = {
     ngx_http_pd_response_delta,
     ngx_http_pd_response_finish,
-    ngx_http_pd_response_fail
+    ngx_http_pd_response_fail,
+    NULL
 };
 
 

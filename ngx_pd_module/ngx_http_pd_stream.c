@@ -35,6 +35,7 @@ static ngx_int_t ngx_http_pd_stream_delta(ngx_http_pd_choice_t *choice,
     ngx_http_pd_delta_t *delta);
 static ngx_int_t ngx_http_pd_stream_finish(ngx_http_pd_choice_t *choice);
 static ngx_int_t ngx_http_pd_stream_fail(ngx_http_pd_ctx_t *ctx);
+static ngx_int_t ngx_http_pd_stream_pause(ngx_http_pd_ctx_t *ctx);
 
 static ngx_int_t ngx_http_pd_stream_append(ngx_http_pd_choice_t *choice,
     ngx_uint_t kind, ngx_str_t *text);
@@ -60,7 +61,8 @@ static void ngx_http_pd_stream_writable(ngx_http_request_t *r);
 static const ngx_http_pd_answer_t  ngx_http_pd_stream = {
     ngx_http_pd_stream_delta,
     ngx_http_pd_stream_finish,
-    ngx_http_pd_stream_fail
+    ngx_http_pd_stream_fail,
+    ngx_http_pd_stream_pause
 };
 
 
@@ -207,6 +209,28 @@ ngx_http_pd_stream_fail(ngx_http_pd_ctx_t *ctx)
     }
 
     return ngx_http_pd_stream_send(ctx, 1);
+}
+
+
+/* a comment, which clients skip, keeps the connection from looking dead */
+
+static ngx_int_t
+ngx_http_pd_stream_pause(ngx_http_pd_ctx_t *ctx)
+{
+    if (!ctx->request->header_sent
+        || ngx_http_pd_stream_blocked(ctx->request))
+    {
+        return NGX_OK;
+    }
+
+    if (ngx_http_pd_stream_close(ctx) != NGX_OK
+        || ngx_http_pd_rope_literal(&ctx->stream.out, ": goes on\n\n")
+           != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_pd_stream_send(ctx, 0);
 }
 
 

@@ -166,6 +166,10 @@ typedef struct {
     uint32_t     queued;
     uint64_t     granted;             /* us: when the queue last moved */
     uint64_t     interval;            /* us between grants, smoothed */
+    uint64_t     failover_due;        /* us: the next turn to go elsewhere */
+    uint64_t     exact;               /* answers that went on elsewhere ... */
+    uint64_t     approximate;         /* ... on workers of other numerics */
+    uint64_t     unpromised;          /* over pd_failover_buffer */
 } ngx_http_pd_zone_cluster_t;
 
 

@@ -211,6 +211,8 @@ Content-Type: application/json
 
 
 === TEST 11: a failure after the first token is the last event
+--- config
+location /v1/ { pd_pass chat; pd_failover_buffer 0; }
 --- options
 text=a|b fail=INTERNAL message=out_of_luck
 --- response_body_like eval
@@ -222,6 +224,8 @@ failed after its answer had begun: out of luck
 
 
 === TEST 12: a worker that dies after the first token ends it with an error
+--- config
+location /v1/ { pd_pass chat; pd_failover_buffer 0; }
 --- options
 text=a|b gate=token
 --- steps
@@ -235,6 +239,8 @@ client lacks DONE
 
 
 === TEST 13: one prompt of a list that fails ends all
+--- config
+location /v1/ { pd_pass chat; pd_failover_buffer 0; }
 --- options
 text=a|b fail=INTERNAL
 --- request

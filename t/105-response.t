@@ -11,7 +11,8 @@ add_block_preprocessor(sub {
         or $block->set_value(worker => 'm ' . ($block->options // ''));
     defined $block->more_headers
         or $block->set_value(more_headers => 'X-Request-Id: r1');
-    $block->set_value(config => 'location /v1/ { pd_pass chat; }');
+    defined $block->config
+        or $block->set_value(config => 'location /v1/ { pd_pass chat; }');
     defined $block->request
         or $block->set_value(request => "POST /v1/chat/completions\n"
             . '{"model":"m","messages":[{"role":"user","content":"hi"}]}');
@@ -98,6 +99,8 @@ request_id: "r1"
 
 
 === TEST 5: a failure in the middle has its status
+--- config
+location /v1/ { pd_pass chat; pd_failover_buffer 0; }
 --- options
 text=a|b fail=INTERNAL message=out_of_luck
 --- error_code: 500

@@ -115,7 +115,9 @@ p0 submit request=1 attempt=2
 
 
 
-=== TEST 5: D, in the middle of the answer: an error, never silence
+=== TEST 5: D, in the middle of an answer that cannot go on: an error
+--- config
+location /v1/ { pd_pass chat; pd_failover_buffer 0; }
 --- worker
 p0 role=prefill
 d0 role=decode gate=token

@@ -58,10 +58,11 @@ m0 gate=token
 client request
 client expect t0
 nginx reload
-worker m0 expect drain
+worker m0 lacks drain
 worker m0 release
 worker m0 release
 client expect t2
+worker m0 expect drain
 worker m0 expect detach
 
 
@@ -214,11 +215,11 @@ m0 gate=token
 client request
 client expect t0
 nginx signal QUIT
-worker m0 expect drain
 worker m0 release
 worker m0 release
 client expect t2
 client finish
+worker m0 expect drain
 nginx exits
 
 

@@ -9,7 +9,9 @@ check-e2e: all venv model
 	$(CLUSTER) --kv shm -- $(PYTHON) t/e2e/leaving.py
 	$(CLUSTER) --kv tcp -- $(PYTHON) t/e2e/leaving.py
 	$(CLUSTER) --mixed 1 -- $(PYTHON) t/e2e/leaving.py
-	$(CLUSTER) --prefill 2 --decode 2 --nginx-workers 2 -- $(PYTHON) t/e2e/killing.py
+	sed 's|timeout=30s|timeout=8s|' conf/cluster.conf.in > $(BUILD)/killing.conf.in
+	$(CLUSTER) --conf $(BUILD)/killing.conf.in --prefill 2 --decode 2 --nginx-workers 2 -- $(PYTHON) t/e2e/killing.py
+	$(CLUSTER) --prefill 2 --decode 2 --nginx-workers 2 -- $(PYTHON) t/e2e/failing_over.py
 	$(CLUSTER) --register -- $(PYTHON) t/e2e/openai_client.py
 	$(CLUSTER) -- sh t/e2e/curl.sh
 
@@ -24,7 +26,8 @@ check-e2e-http2: all venv model
 SLOW := PD_SLOWNESS=4 PD_PATIENCE=120 $(CLUSTER)
 
 check-e2e-short: all check-e2e-worker
-	$(SLOW) --prefill 2 --decode 2 --nginx-workers 2 -- $(PYTHON) t/e2e/killing.py
+	sed 's|timeout=30s|timeout=8s|' conf/cluster.conf.in > $(BUILD)/killing.conf.in
+	$(SLOW) --conf $(BUILD)/killing.conf.in --prefill 2 --decode 2 --nginx-workers 2 -- $(PYTHON) t/e2e/killing.py
 
 check-e2e-worker: worker venv model
 	$(SLOW) --kv shm -- sh t/e2e/curl.sh

@@ -21,7 +21,9 @@ Options (default):
     port=N (any)            role=prefill|decode|mixed (mixed)
     model=NAME (m)          instance=NAME (the worker's)
     zone=LABEL (none)
-    text=a|b|c (t0_|t1_|t2_)  the answer, a token each; "_" stands for a space
+    text=a|b|c (t0_|t1_|t2_)  the answer, a token each; "_" stands for a space;
+                            token N has the id 100 + N; what was generated
+                            before is not said again
     prompt=N (from bytes)   cached=N (0)       what Placed says
     logprob=F (-0.25)       of each token, where they are asked for
     finish=stop|length|none                    max_seqs=N (64)
@@ -40,6 +42,7 @@ Options (default):
     die=E                   the process ends at E: attach submit placed first
     protocol=N (1)          in the hello
     fingerprint=TEXT (f)    all four digests are made of it
+    numerics=TEXT (fake)    in the hello
     register=HOST:PORT      registers there, as address=TEXT (":" and its port),
                             with token=TEXT (fake) and padding=N bytes of capabilities;
                             says that it leaves at SIGUSR2; register_raw=HEX
@@ -157,7 +160,7 @@ class Worker:
             model=self.options.get("model", "m"),
             fingerprint=pd.Fingerprint(weights=digest, tokenizer=digest,
                                        chat_template=digest, layout=digest),
-            numerics_id="fake", max_model_len=self.number("max_len", 4096),
+            numerics_id=self.options.get("numerics", "fake"), max_model_len=self.number("max_len", 4096),
             block_size=16, kv_blocks=self.number("blocks", 1000),
             max_num_seqs=self.number("max_seqs", 64), vocabulary=1000,
             zone=self.options.get("zone", ""),
@@ -342,12 +345,12 @@ class Attach:
             worker.options.get("finish", "stop")]
         if limit < len(worker.text):
             reason = 2
-        position = 0
+        first = position = len(sequence.submit.generated.ids)
         while position < count:
-            await worker.reach("token" if position else "first")
+            await worker.reach("token" if position > first else "first")
             await asyncio.sleep(worker.number("delay", 0) / 1000)
             size = min(worker.number("merge", 1), count - position)
-            if route == "PREFILL" or (route == "DECODE" and position == 0):
+            if route == "PREFILL" or (route == "DECODE" and position == first):
                 size = 1    # the handed over token stands alone
             step = pd.SequenceStep(
                 request=key[0], attempt=key[1], position=position,
