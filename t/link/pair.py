@@ -4,6 +4,7 @@ a decode worker that hand KV over by shm and by tcp.
 usage: pair.py MODEL
 """
 
+import contextlib
 import os
 import sys
 import tempfile
@@ -35,10 +36,14 @@ class Worker(Process):
                           "--kv-cache-memory", memory, "--log-level", "debug", *step, *arguments],
                          stderr=self.log)
         self.name = name
-        wait_for(f"{name} to be ready", lambda: os.path.exists(port_file) or
-                 self.child.poll() is not None)
-        with open(port_file, encoding="ascii") as file:
-            self.address = f"127.0.0.1:{int(file.read())}"
+        try:
+            wait_for(f"{name} to be ready", lambda: os.path.exists(port_file) or
+                     self.child.poll() is not None)
+            with open(port_file, encoding="ascii") as file:
+                self.address = f"127.0.0.1:{int(file.read())}"
+        except (AssertionError, OSError, ValueError):
+            self.kill()
+            raise
 
     def end(self):
         """SIGTERM on an idle worker: it leaves by itself and in order."""
@@ -129,11 +134,9 @@ def ask_all(way, first):
     return [way.hear(first + i) for i in range(len(wanted))]
 
 
-def check_split(folder, model, transport, expected):
-    prefill = Worker(folder, f"prefill-{transport}", model, "--role", "prefill", "--kv-transport",
-                     transport)
-    decode = Worker(folder, f"decode-{transport}", model, "--role", "decode", "--kv-transport",
-                    transport)
+def check_split(start, transport, expected):
+    prefill, decode = (start(f"{role}-{transport}", "--role", role, "--kv-transport", transport)
+                       for role in ("prefill", "decode"))
     way = Split(prefill, decode)
     # The second round finds prompts in both caches and must say the same.
     for first in (1, 101):
@@ -166,8 +169,14 @@ def free_blocks(worker):
 
 def main():
     model = sys.argv[1]
-    with tempfile.TemporaryDirectory(prefix="pd-pair-") as folder:
-        mixed = Worker(folder, "mixed", model)
+    # Whatever fails, no worker is left behind.
+    with tempfile.TemporaryDirectory(prefix="pd-pair-") as folder, contextlib.ExitStack() as workers:
+        def start(name, *arguments):
+            worker = Worker(folder, name, model, *arguments)
+            workers.callback(worker.kill)
+            return worker
+
+        mixed = start("mixed")
         way = Mixed(mixed)
         together = ask_all(way, 1)
         alone = []
@@ -179,10 +188,10 @@ def main():
         mixed.end()
         print("mixed:", together[0][0].decode())
         for transport in ("shm", "tcp"):
-            start = time.monotonic()
-            moved = check_split(folder, model, transport, together)
+            begun = time.monotonic()
+            moved = check_split(start, transport, together)
             print(f"{transport}: the same {len(together)} answers twice, {moved} bytes of KV moved, "
-                  f"{time.monotonic() - start:.1f} s")
+                  f"{time.monotonic() - begun:.1f} s")
 
 
 if __name__ == "__main__":
