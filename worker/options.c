@@ -99,6 +99,9 @@ static const struct flag flags[] = {
      "again"},
     {"enable-chunked-prefill", NULL, SCHEDULING, SWITCH, AT(chunked_prefill), "true", "on", 0, 0,
      NULL, "compute prompts in chunks between the steps of running answers; always on"},
+    {"request-timeout", "SECONDS", SCHEDULING, NUMBER, AT(request_timeout), "3600", NULL, 1, 86400,
+     NULL,
+     "longest time from a request's arrival to its last token; its own deadline can be shorter"},
     {"max-submit-bytes", "BYTES", SCHEDULING, BYTES, AT(max_submit_bytes), "8MiB", NULL, 4096,
      (int64_t)256 << 20, NULL, "largest submission that is accepted"},
 

@@ -59,6 +59,7 @@ struct pd_options {
     const char *tls_cert, *tls_key, *tls_ca;
 
     int64_t drain_timeout; /* seconds */
+    int64_t request_timeout; /* seconds */
     int log_level;         /* enum pd_log_level */
     bool check, help, version;
 };

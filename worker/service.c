@@ -304,6 +304,7 @@ static void fill_identity(struct pd_service *service)
     identity->max_num_batched_tokens = (uint32_t)options->max_num_batched_tokens;
     identity->kv_blocks = (uint64_t)service->pool.blocks;
     identity->max_submit_bytes = (uint64_t)options->max_submit_bytes;
+    identity->request_timeout_s = (uint32_t)options->request_timeout;
     identity->kv_transports = service->transports;
     identity->kv_transport_count = any ? 2 : 1;
     identity->tokenizer = pd_model_files_tokenizer(service->files);

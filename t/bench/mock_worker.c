@@ -48,23 +48,6 @@ static int32_t answer_ids[ANSWER_MAX];
 static char answer_text[ANSWER_MAX * WORD_BYTES];
 static struct pd_output outputs[2 * SEQUENCES_MAX];
 
-struct pd_request *pd_request_create(void)
-{
-    return calloc(1, sizeof(struct pd_request));
-}
-
-void pd_request_free(struct pd_request *request)
-{
-    if (!request)
-        return;
-    pd_tokens_free(&request->prompt);
-    pd_tokens_free(&request->generated);
-    free(request->sampling.bias);
-    if (request->stream)
-        pd_text_stream_destroy(request->stream);
-    free(request);
-}
-
 static void remove_at(struct pd_engine *engine, size_t i)
 {
     if (!engine->sequences[i].placed)
@@ -311,6 +294,7 @@ int main(int argc, char **argv)
         .max_num_batched_tokens = 8192,
         .kv_blocks = 1000000,
         .max_submit_bytes = 256 * 1024,
+        .request_timeout_s = 3600,
         .kv_transports = transports,
         .kv_transport_count = 1,
         .tokenizer = fake_tokenizer(),

@@ -22,6 +22,7 @@ static const struct pd_link_identity *identity(uint8_t choice)
                                        .block_size = 16,
                                        .vocabulary = FAKE_VOCABULARY,
                                        .max_submit_bytes = 1 << 20,
+                                       .request_timeout_s = 60,
                                        .tokenizer = fake_tokenizer(),
                                        .chat_template = choice & 0x80 ? NULL : fake_template()};
     return &fuzzed;
@@ -65,12 +66,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(job.bytes, data + 1, size - 1);
     if (pd_submit_read(identity(data[0]), &job, &request, &refusal) == PD_OK) {
         check_request(request);
-        pd_request_free(request);
     } else {
         size_t length = strlen(refusal.message);
 
         PROMISE(length > 0 && pd_utf8_valid(refusal.message, length) == length);
     }
+    pd_request_free(request);
     free(job.bytes);
     return 0;
 }

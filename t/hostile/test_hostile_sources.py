@@ -10,7 +10,7 @@ import time
 
 from workers import Case, main  # first: it finds t/link
 from peers import Mapping, Source
-from rig import CANCELLED, DECODE, TICKET, pd, wait_for
+from rig import CANCELLED, DEADLINE, DECODE, TICKET, pd, wait_for
 
 
 class Decode(Case):
@@ -227,6 +227,25 @@ class Sources(Decode):
         requests = [self.decode(source.ticket(1)) for source in (mute, unclaimed, stalled)]
         for request in requests:
             self.assertEqual(self.frontend.failed(request).code, TICKET)
+
+    def test_a_source_that_only_beats(self):
+        """It promises the rest for ever: the worker's own limit ends the request, which names none."""
+        hasty = self.start("hasty", "--role", "decode", "--kv-transport", "tcp",
+                           "--request-timeout", "3")
+
+        def half(out, message):
+            if message.WhichOneof("kind") != "claim":
+                return False
+            out.put(source.claimed(1, ready=pd.KvChunkReady(generation=1, tokens=16)))
+            return True
+
+        frontend = self.attach(hasty)
+        source = self.source(answer=half)
+        frontend.submit(1, route=DECODE, ticket=source.ticket(1))
+        self.assertEqual(frontend.failed(1).code, DEADLINE)
+        wait_for("the release", lambda: source.heard("release"))
+        self.whole(hasty)
+        hasty.kill()
 
     def test_cancels_at_every_stage(self):
         held = threading.Event()

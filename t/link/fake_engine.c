@@ -48,23 +48,6 @@ void fake_say(const char *format, ...)
     va_end(arguments);
 }
 
-struct pd_request *pd_request_create(void)
-{
-    return calloc(1, sizeof(struct pd_request));
-}
-
-void pd_request_free(struct pd_request *request)
-{
-    if (!request)
-        return;
-    pd_tokens_free(&request->prompt);
-    pd_tokens_free(&request->generated);
-    free(request->sampling.bias);
-    if (request->stream)
-        pd_text_stream_destroy(request->stream);
-    free(request);
-}
-
 static bool behaves(const struct sequence *s, const char *how)
 {
     return !strncmp(s->request->request_id, how, strlen(how));
@@ -236,19 +219,19 @@ struct pd_engine *fake_engine_create(const struct pd_engine_events *events)
 static void say_submit(const struct pd_request *request)
 {
     char tokens[256] = "";
-    long long deadline_ms = 0;
+    long long deadline_ms = (long long)(request->deadline_ns - request->arrived_ns) / 1000000;
 
     for (size_t i = 0; i < request->prompt.count && i < 24; i++)
         snprintf(tokens + strlen(tokens), sizeof(tokens) - strlen(tokens), "%s%d", i ? "," : "",
                  request->prompt.ids[i]);
-    if (request->deadline_ns)
-        deadline_ms = (long long)(request->deadline_ns - request->arrived_ns) / 1000000;
-    fake_say("submit attach=%llu request=%llu attempt=%u route=%d id=%s tenant=%s tokens=%s "
-             "count=%zu generated=%zu max_tokens=%u ticket=%s deadline_ms=%lld",
-             (unsigned long long)request->id.attach, (unsigned long long)request->id.request,
-             request->id.attempt, (int)request->route, request->request_id, request->tenant, tokens,
-             request->prompt.count, request->generated.count, request->sampling.max_tokens,
-             request->ticket.instance, deadline_ms);
+    fake_say(
+        "submit attach=%llu request=%llu attempt=%u route=%d id=%s tenant=%s tokens=%s "
+        "count=%zu generated=%zu max_tokens=%u ticket=%s deadline_ms=%lld class=%s traceparent=%s",
+        (unsigned long long)request->id.attach, (unsigned long long)request->id.request,
+        request->id.attempt, (int)request->route, request->request_id, request->tenant, tokens,
+        request->prompt.count, request->generated.count, request->sampling.max_tokens,
+        request->ticket.instance, deadline_ms, request->interactive ? "interactive" : "standard",
+        request->traceparent);
 }
 
 int pd_engine_submit(struct pd_engine *engine, struct pd_request *request)

@@ -3,6 +3,7 @@
  *
  *     kv-open ID HOST:PORT     as kvx would: open a control stream
  *     kv-send ID TEXT
+ *     kv-lose ID TEXT          the same, and there is no memory for it
  *     kv-flood ID COUNT        as many messages of 64 KiB
  *     kv-close ID
  *     drain MILLISECONDS
@@ -16,6 +17,7 @@
 #include <string.h>
 
 #include "t/link/fakes.h"
+#include "worker/base/log.h"
 
 enum { MODEL_LEN = 64 * 1024, SUBMIT_BYTES = 256 * 1024 };
 
@@ -30,6 +32,26 @@ static const char *option(int argc, char **argv, const char *name, const char *o
         if (!strncmp(argv[i], name, length) && argv[i][length] == '=')
             return argv[i] + length + 1;
     return otherwise;
+}
+
+/* All of the program's malloc calls come by here (see link.mk). */
+void *__real_malloc(size_t size);
+void *__wrap_malloc(size_t size);
+
+static _Thread_local bool memory_is_out;
+
+void *__wrap_malloc(size_t size)
+{
+    return memory_is_out ? NULL : __real_malloc(size);
+}
+
+static void lose(uint64_t id, const char *text)
+{
+    uint8_t *bytes = (uint8_t *)strdup(text);
+
+    memory_is_out = true;
+    callbacks.send(callbacks.link, id, bytes, strlen(text));
+    memory_is_out = false;
 }
 
 static void flood(uint64_t id, int count)
@@ -48,6 +70,8 @@ static void obey(char *line)
         callbacks.open_link(callbacks.link, id, text);
     else if (sscanf(line, "kv-send %llu %4095s", &id, text) == 2)
         callbacks.send(callbacks.link, id, (uint8_t *)strdup(text), strlen(text));
+    else if (sscanf(line, "kv-lose %llu %4095s", &id, text) == 2)
+        lose(id, text);
     else if (sscanf(line, "kv-flood %llu %d", &id, &count) == 2)
         flood(id, count);
     else if (sscanf(line, "kv-close %llu", &id) == 1)
@@ -90,6 +114,7 @@ int main(int argc, char **argv)
         .max_num_batched_tokens = 512,
         .kv_blocks = 1000,
         .max_submit_bytes = SUBMIT_BYTES,
+        .request_timeout_s = 3600,
         .kv_transports = transports,
         .kv_transport_count = 2,
         .tokenizer = fake_tokenizer(),
@@ -104,6 +129,7 @@ int main(int argc, char **argv)
 
     memset(identity.fingerprint.weights, 0xaa, PD_DIGEST);
     setenv("GRPC_VERBOSITY", "NONE", 0);
+    pd_log_set_level(PD_LOG_DEBUG);
     signal(SIGPIPE, SIG_IGN);
     grpc_init();
     if (pd_link_create(&where, &link_room, &error) != PD_OK) {

@@ -4,7 +4,7 @@
 FAKE_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter-out t/link/fake_worker.c,$(wildcard t/link/*.c)))
 
 $(BUILD)/t/link/fake_worker: $(BUILD)/t/link/fake_worker.o $(FAKE_OBJ) $(ROOM_LIBS)
-	$(CC) $(PD_LDFLAGS) -o $@ $^ $(PD_LIBS)
+	$(CC) $(PD_LDFLAGS) -Wl,--wrap=malloc -o $@ $^ $(PD_LIBS)
 
 .PHONY: check-link
 check-link: $(BUILD)/t/link/fake_worker venv

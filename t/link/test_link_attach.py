@@ -87,7 +87,34 @@ class Requests(Case):
         # A user's "<s>" stays five bytes of text: no special token.
         line = self.worker.wait_line("submit", "request=1 ")
         self.assertIn("id=r-1 tenant=acme tokens=104,105,60,115,62 count=5", line)
-        self.assertIn("deadline_ms=5000", line)
+        self.assertIn("deadline_ms=5000 class=standard traceparent=", line)
+
+    def test_labels_reach_the_engine(self):
+        frontend = self.frontend()
+        frontend.submit(1, text=b"x", traceparent="00-ab-cd-01")
+        self.assertIn("class=standard traceparent=00-ab-cd-01",
+                      self.worker.wait_line("submit", "request=1 "))
+        frontend.submit(3, text=b"x", request_id="r-3", traceparent="00-ab-cd-01", max_tokens=5)
+        frontend.submit(4, tokens=[999], request_id="r-4", traceparent="00-ab-cd-02")
+        frontend.failed(4)
+        self.assertTrue(self.worker.logged("intake: ", " request=3 attempt=1 id=r-3 traceparent="
+                                           "00-ab-cd-01 class=standard tenant=- accepted: 1 tokens, "
+                                           "at most 5 to come"))
+        self.assertTrue(self.worker.logged("intake: ", " request=4 attempt=1 id=r-4 traceparent="
+                                           "00-ab-cd-02 refused: prompt: the model has no token"))
+        submit = pd.Submit(model="m", text=b"x")
+        setattr(submit, "class", 1)
+        for message in part_messages(2, 1, submit.SerializeToString()):
+            frontend.put(message)
+        self.assertIn("class=interactive", self.worker.wait_line("submit", "request=2 "))
+
+    def test_every_request_has_a_deadline(self):
+        """The worker's own where the request names none, or a later one."""
+        frontend = self.frontend()
+        for request, deadline_us in ((1, 0), (2, 2 ** 64 - 1), (3, 3600 * 10 ** 6 + 1)):
+            frontend.submit(request, text=b"x", deadline_us=deadline_us)
+            self.assertIn("deadline_ms=3600000 ",
+                          self.worker.wait_line("submit", f"request={request} "))
 
     def test_chat_goes_through_the_template(self):
         frontend = self.frontend()

@@ -37,6 +37,26 @@ class KvLinks(Case):
         self.assertEqual(stream.wait_status()[0], CODE.UNAVAILABLE)
         self.assertFalse(self.worker.seen("link_down"), "what kvx closed is not reported")
 
+    def test_a_message_for_which_there_is_no_memory(self):
+        """It is lost, and so is all that depends on its order: every KV link ends, on both sides."""
+        port, _, _ = self.serve(self.echo)
+        self.worker.tell(f"kv-open 5 127.0.0.1:{port}")
+        self.worker.wait_line("link_up id=5")
+        stream = self.raw("/pd.v1.Kv/Link", b"abc")
+        wait_for("the echo", lambda: stream.received)
+        frontend = self.frontend()
+        self.worker.tell("kv-lose 1000 hello")
+        code, why = stream.wait_status()
+        self.assertEqual(code, CODE.UNAVAILABLE)
+        self.assertIn("out of memory", why)
+        for number in (5, 1000):
+            self.assertIn("out of memory", self.worker.wait_line(f"link_down id={number} "))
+        self.assertEqual(stream.received, [b"cba"])
+        self.raw("/pd.v1.Kv/Link", b"abc")
+        self.worker.wait_line("reader_up id=1001")
+        frontend.submit(1, text=b"x")
+        frontend.finished(1)
+
     def serve(self, behaviour):
         """A Kv service of grpcio; gives its port and what it has received."""
         received = []

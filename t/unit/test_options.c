@@ -47,6 +47,7 @@ static void test_defaults(void **state)
     assert_int_equal(options.block_size, 16);
     assert_int_equal(options.max_num_batched_tokens, 512);
     assert_int_equal(options.max_submit_bytes, 8 << 20);
+    assert_int_equal(options.request_timeout, 3600);
     assert_true(options.prefix_caching);
     assert_string_equal(options.device, "cpu");
     assert_string_equal(options.kv_transport, "auto");

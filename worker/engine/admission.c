@@ -231,6 +231,7 @@ static void queue_by_age(struct pd_engine *engine, struct pd_sequence *s)
 bool pd_preempt_youngest(struct pd_engine *engine)
 {
     struct pd_sequence *s, *youngest = NULL;
+    char name[PD_REQUEST_NAME];
 
     TAILQ_FOREACH (s, &engine->running, queue) {
         if (s->request->route != PD_ROUTE_PREFILL && (!youngest || s->number > youngest->number))
@@ -239,7 +240,7 @@ bool pd_preempt_youngest(struct pd_engine *engine)
     if (!youngest)
         return false;
     pd_log(PD_LOG_INFO, "engine", "request %s is preempted after %d tokens: KV blocks ran out",
-           youngest->request->request_id, youngest->count);
+           pd_request_name(youngest->request, name), youngest->count);
     TAILQ_REMOVE(&engine->running, youngest, queue);
     pd_sequence_drop_room(engine, youngest);
     youngest->launched = youngest->collected = youngest->target = 0;

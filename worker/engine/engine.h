@@ -44,8 +44,15 @@ struct pd_request {
     struct pd_text_stream *stream; /* made by the sender; the engine replays `generated` over it */
     struct pd_ticket ticket;       /* DECODE */
     uint64_t arrived_ns, deadline_ns; /* pd_clock_ns; deadline 0: none */
+    bool interactive;                 /* proto RequestClass */
     char request_id[65], tenant[129];
+    char traceparent[65]; /* W3C; empty: none */
 };
+
+enum { PD_REQUEST_NAME = 160 };
+
+/* How log lines name a request: `ID traceparent=T`, as far as it has them. Returns `name`. */
+const char *pd_request_name(const struct pd_request *request, char name[PD_REQUEST_NAME]);
 
 struct pd_request *pd_request_create(void);
 void pd_request_free(struct pd_request *request);

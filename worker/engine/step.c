@@ -226,10 +226,12 @@ static void measure(struct pd_engine *engine, const struct pd_flight *flight)
 /* The model's numbers went wrong for this sequence alone: nobody else may meet its KV. */
 static void fail_fault(struct pd_engine *engine, struct pd_sequence *s)
 {
+    char name[PD_REQUEST_NAME];
+
     for (int i = 0; i < s->block_count; i++)
         pd_block_pool_forget(engine->pool, s->blocks[i]);
     pd_log(PD_LOG_ERROR, "engine", "request %s: no finite logit after %d tokens",
-           s->request->request_id, s->count);
+           pd_request_name(s->request, name), s->count);
     pd_sequence_abort(engine, s, PD__V1__FAILED__CODE__INTERNAL,
                       "the model produced no usable number for this request");
 }

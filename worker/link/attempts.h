@@ -22,11 +22,11 @@ struct pd_attempt_entry {
     uint64_t request;
     uint32_t attempt;
     enum pd_attempt_state state;
-    bool seen;           /* by the engine: queued or placed */
-    bool cancelled;      /* nothing but the last word is sent any more */
-    uint64_t number;     /* of the submission, from 1 */
-    uint64_t touched_ns; /* last part */
-    struct pd_job *job;  /* until it is handed over or gone */
+    bool seen;          /* by the engine: queued or placed */
+    bool cancelled;     /* nothing but the last word is sent any more */
+    uint64_t number;    /* of the submission, from 1 */
+    uint64_t until_ns;  /* assembling: the last part must have come */
+    struct pd_job *job; /* until it is handed over or gone */
 };
 
 struct pd_attempt_list {

@@ -22,9 +22,11 @@ static bool is_cancelled(const struct pd_job *job)
     return atomic_load_explicit(&job->cancelled, memory_order_seq_cst);
 }
 
+/* `request` may be NULL: it was not read. */
 static void tell_failed(const struct pd_intake *intake, const struct pd_job *job,
-                        const struct pd_refusal *refusal)
+                        const struct pd_request *request, const struct pd_refusal *refusal)
 {
+    char name[PD_REQUEST_NAME];
     struct pd_failure failure = {
         .id = job->id,
         .code = refusal->code,
@@ -34,9 +36,9 @@ static void tell_failed(const struct pd_intake *intake, const struct pd_job *job
         .prompt_tokens = refusal->prompt_tokens,
     };
 
-    pd_log(PD_LOG_DEBUG, "intake", "attach=%llu request=%llu attempt=%u refused: %s",
+    pd_log(PD_LOG_DEBUG, "intake", "attach=%llu request=%llu attempt=%u id=%s refused: %s",
            (unsigned long long)(job->id.attach), (unsigned long long)job->id.request,
-           job->id.attempt, refusal->message);
+           job->id.attempt, request ? pd_request_name(request, name) : "-", refusal->message);
     intake->failed(intake->context, &failure);
 }
 
@@ -53,6 +55,20 @@ static void refuse_submit(struct pd_refusal *refusal, int status)
         refusal->retry_after_ms = RETRY_AFTER_MS;
 }
 
+static void log_accepted(const struct pd_request *request)
+{
+    char name[PD_REQUEST_NAME];
+
+    pd_log(PD_LOG_DEBUG, "intake",
+           "attach=%llu request=%llu attempt=%u id=%s class=%s tenant=%s accepted: %zu tokens, "
+           "at most %u to come",
+           (unsigned long long)request->id.attach, (unsigned long long)request->id.request,
+           request->id.attempt, pd_request_name(request, name),
+           request->interactive ? "interactive" : "standard",
+           request->tenant[0] ? request->tenant : "-", request->prompt.count,
+           request->sampling.max_tokens);
+}
+
 static void work_on(struct pd_intake *intake, struct pd_job *job)
 {
     struct pd_refusal refusal;
@@ -61,18 +77,20 @@ static void work_on(struct pd_intake *intake, struct pd_job *job)
 
     if (is_cancelled(job)) {
         pd_refuse(&refusal, PD__V1__FAILED__CODE__CANCELLED, "", "cancelled");
-        tell_failed(intake, job, &refusal);
+        tell_failed(intake, job, NULL, &refusal);
         return;
     }
     if (pd_submit_read(intake->identity, job, &request, &refusal) != PD_OK) {
-        tell_failed(intake, job, &refusal);
+        tell_failed(intake, job, request, &refusal);
+        pd_request_free(request);
         return;
     }
+    log_accepted(request);
     status = pd_engine_submit(intake->engine, request);
     if (status != PD_OK) {
-        pd_request_free(request);
         refuse_submit(&refusal, status);
-        tell_failed(intake, job, &refusal);
+        tell_failed(intake, job, request, &refusal);
+        pd_request_free(request);
     } else if (is_cancelled(job)) {
         pd_engine_cancel(intake->engine, job->id);
     }

@@ -29,12 +29,15 @@ struct kv_message {
 /* ---- on kvx's thread ----------------------------------------------------------------------------
  */
 
+/* Without memory the message is lost and nobody knows of which link: all of them end. */
 static void post(struct pd_link *link, enum pd_link_message kind, struct kv_message from)
 {
     struct kv_message *message = malloc(sizeof(*message));
 
     if (!message) {
         free(from.bytes);
+        if (!atomic_exchange(&link->kv_overrun, true))
+            pd_loop_wake(&link->loop);
         return;
     }
     *message = from;
@@ -239,11 +242,23 @@ void pd_kv_handle(struct pd_link *link, const struct pd_message *message)
     }
 }
 
-void pd_kv_release(struct pd_link *link)
+static void close_all(struct pd_link *link, const char *why)
 {
     while (link->kv_streams) {
-        pd_stream_close(link->kv_streams->stream, GRPC_STATUS_UNAVAILABLE, "this worker leaves");
-        down(link->kv_streams, "this worker leaves");
+        pd_stream_close(link->kv_streams->stream, GRPC_STATUS_UNAVAILABLE, why);
+        down(link->kv_streams, why);
     }
+}
+
+void pd_kv_overrun(struct pd_link *link)
+{
+    pd_log(PD_LOG_ERROR, "link", "out of memory: KV control messages are lost, %zu links are ended",
+           link->kv_served + link->kv_opened);
+    close_all(link, "control messages were lost: out of memory");
+}
+
+void pd_kv_release(struct pd_link *link)
+{
+    close_all(link, "this worker leaves");
     link->kvx = NULL;
 }

@@ -23,6 +23,9 @@ void pd_kv_handle(struct pd_link *link, const struct pd_message *message);
 /* Frees what a message owns; the message itself is the caller's. */
 void pd_kv_message_drop(struct pd_message *message);
 
+/* Messages of kvx were lost: ends every stream and reports it as down. */
+void pd_kv_overrun(struct pd_link *link);
+
 /* Reports every stream as down and ends it; kvx is not called any more. */
 void pd_kv_release(struct pd_link *link);
 

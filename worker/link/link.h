@@ -37,6 +37,7 @@ struct pd_link_identity {
     struct pd_fingerprint fingerprint;
     uint32_t max_model_len, block_size, max_num_seqs, vocabulary, max_num_batched_tokens;
     uint64_t kv_blocks, max_submit_bytes;
+    uint32_t request_timeout_s;       /* longest time from arrival to the last token */
     const char *const *kv_transports; /* best first */
     size_t kv_transport_count;
     const struct pd_tokenizer *tokenizer;

@@ -244,6 +244,8 @@ static void woken(void *owner)
     }
     if (atomic_exchange(&link->overrun, false))
         pd_attaches_overrun(link);
+    if (atomic_exchange(&link->kv_overrun, false))
+        pd_kv_overrun(link);
 }
 
 /* ---- time ---------------------------------------------------------------------------------------

@@ -62,9 +62,10 @@ struct pd_link {
     bool started;
 
     struct pd_mailbox box;
-    atomic_bool overrun;   /* the mailbox was full: messages of the engine are lost */
-    atomic_size_t running; /* attempts of all streams, as pd_link_idle sees them */
-    sem_t acknowledged;    /* PD_LINK_RELEASE_KVX and PD_LINK_STOP have been done */
+    atomic_bool overrun;    /* the mailbox was full: messages of the engine are lost */
+    atomic_bool kv_overrun; /* no memory: control messages of kvx are lost */
+    atomic_size_t running;  /* attempts of all streams, as pd_link_idle sees them */
+    sem_t acknowledged;     /* PD_LINK_RELEASE_KVX and PD_LINK_STOP have been done */
 
     const struct pd_link_identity *identity;
     struct pd_engine *engine;

@@ -8,7 +8,7 @@
 enum {
     PART_BYTES_MAX = 32 * 1024,
     ASSEMBLING_MAX = 256,
-    ASSEMBLY_MS_MAX = 30000, /* between two parts of a submission */
+    ASSEMBLY_MS_MAX = 30000, /* from a submission's first part to its last */
     RETRY_AFTER_MS = 1000,
 };
 
@@ -60,6 +60,8 @@ static struct pd_attempt_entry *begin(struct pd_attach *attach, const Pd__V1__Su
     if (entry) {
         attach->assembling++;
         pd_attach_running(attach->link, 1);
+        entry->until_ns = pd_clock_ns() + ASSEMBLY_MS_MAX * 1000000ull;
+        pd_loop_tick_at(&attach->link->loop, entry->until_ns);
         return entry;
     }
     if (job)
@@ -109,8 +111,6 @@ static bool add_part(struct pd_attach *attach, struct pd_attempt_entry *entry,
     switch (pd_job_append(entry->job, part->data.data, part->data.len)) {
     case PD_OK:
         attach->link->counters.submit_bytes += part->data.len;
-        entry->touched_ns = pd_clock_ns();
-        pd_loop_tick_at(&attach->link->loop, entry->touched_ns + ASSEMBLY_MS_MAX * 1000000ull);
         return true;
     case PD_INVALID:
         pd_refuse(&refusal, PD__V1__FAILED__CODE__INVALID, "",
@@ -182,13 +182,11 @@ bool pd_submissions_tick(struct pd_attach *attach, uint64_t now_ns)
     struct pd_refusal refusal;
 
     for (; entry && attach->assembling; entry = next) {
-        uint64_t until_ns = entry->touched_ns + ASSEMBLY_MS_MAX * 1000000ull;
-
         next = entry->next;
         if (entry->state != PD_ATTEMPT_ASSEMBLING)
             continue;
-        if (now_ns < until_ns) {
-            pd_loop_tick_at(&attach->link->loop, until_ns);
+        if (now_ns < entry->until_ns) {
+            pd_loop_tick_at(&attach->link->loop, entry->until_ns);
             continue;
         }
         pd_refuse(&refusal, PD__V1__FAILED__CODE__DEADLINE, "",

@@ -12,7 +12,7 @@
 void pd_submissions_part(struct pd_attach *attach, const Pd__V1__SubmitPart *part);
 void pd_submissions_cancel(struct pd_attach *attach, const Pd__V1__Cancel *cancel);
 
-/* Refuses submissions whose next part does not come. False: the attach is gone. */
+/* Refuses submissions whose last part does not come in time. False: the attach is gone. */
 bool pd_submissions_tick(struct pd_attach *attach, uint64_t now_ns);
 
 #endif

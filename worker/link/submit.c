@@ -22,10 +22,7 @@ enum {
     STOP_BYTES_MAX = 256,
     TOP_LOGPROBS_MAX = 20,
     MODEL_BYTES_MAX = 256,
-    TRACEPARENT_BYTES_MAX = 64,
 };
-
-static const uint64_t deadline_us_max = 24ull * 3600 * 1000000; /* a day: longer means the same */
 
 enum {
     INVALID = PD__V1__FAILED__CODE__INVALID,
@@ -106,6 +103,14 @@ static int read_route(const struct reading *r)
     return PD_OK;
 }
 
+/* Every request has a deadline: without one a peer that stalls could keep its blocks for ever. */
+static uint64_t deadline_us(const struct reading *r)
+{
+    uint64_t most = (uint64_t)r->identity->request_timeout_s * 1000000;
+
+    return r->submit->deadline_us && r->submit->deadline_us < most ? r->submit->deadline_us : most;
+}
+
 static int read_labels(const struct reading *r)
 {
     const Pd__V1__Submit *submit = r->submit;
@@ -114,21 +119,18 @@ static int read_labels(const struct reading *r)
     if (check_length(r, "tenant", strlen(submit->tenant), sizeof(request->tenant) - 1) != PD_OK ||
         check_length(r, "request_id", strlen(submit->request_id),
                      sizeof(request->request_id) - 1) != PD_OK ||
-        check_length(r, "traceparent", strlen(submit->traceparent), TRACEPARENT_BYTES_MAX) !=
-            PD_OK ||
+        check_length(r, "traceparent", strlen(submit->traceparent),
+                     sizeof(request->traceparent) - 1) != PD_OK ||
         check_length(r, "model", strlen(submit->model), MODEL_BYTES_MAX) != PD_OK)
         return PD_INVALID;
+    strcpy(request->tenant, submit->tenant);
+    strcpy(request->request_id, submit->request_id);
+    strcpy(request->traceparent, submit->traceparent);
+    request->interactive = submit->class_ == PD__V1__REQUEST_CLASS__CLASS_INTERACTIVE;
+    request->deadline_ns = request->arrived_ns + deadline_us(r) * 1000;
     if (strcmp(submit->model, r->identity->model))
         return pd_refuse(r->refusal, INVALID, "model", "this worker serves %s, not %s",
                          r->identity->model, submit->model);
-    strcpy(request->tenant, submit->tenant);
-    strcpy(request->request_id, submit->request_id);
-    if (submit->deadline_us) {
-        uint64_t span =
-            submit->deadline_us < deadline_us_max ? submit->deadline_us : deadline_us_max;
-
-        request->deadline_ns = request->arrived_ns + span * 1000;
-    }
     return read_route(r);
 }
 
@@ -549,7 +551,7 @@ int pd_submit_read(const struct pd_link_identity *identity, const struct pd_job 
     /* A token id of one byte becomes four; the rest is small and counted. */
     pd_scratch_init(&scratch, 5 * job->length + (4 << 20));
     reading.submit = pd__v1__submit__unpack(&scratch.protobuf, job->length, job->bytes);
-    reading.request = pd_request_create();
+    reading.request = reading.submit ? pd_request_create() : NULL;
     if (!reading.submit) {
         status = pd_refuse(refusal, INVALID, "",
                            "the submission is not a valid message, or has too many parts");
@@ -560,10 +562,7 @@ int pd_submit_read(const struct pd_link_identity *identity, const struct pd_job 
         reading.request->arrived_ns = job->arrived_ns;
         status = read_fields(&reading);
     }
-    if (status != PD_OK && reading.request)
-        pd_request_free(reading.request);
-    else
-        *request = reading.request;
+    *request = reading.request;
     pd_scratch_free(&scratch);
     return status;
 }

@@ -23,7 +23,8 @@ struct pd_refusal {
 int pd_refuse(struct pd_refusal *refusal, int code, const char *param, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* PD_OK: *request is the caller's. Otherwise *refusal says why. */
+/* PD_OK, or *refusal says why not. *request is the caller's either way, as far as it was read; NULL
+ * if the bytes are no message or memory is out. */
 int pd_submit_read(const struct pd_link_identity *identity, const struct pd_job *job,
                    struct pd_request **request, struct pd_refusal *refusal);
 
