@@ -18,8 +18,10 @@
 
 
 #include "ngx_http_pd_attempt.h"
+#include "ngx_http_pd_account.h"
 
 
+static void ngx_http_pd_attempt_settle(ngx_http_pd_attempt_t *attempt);
 static void ngx_http_pd_attempt_arm(ngx_http_pd_attempt_t *attempt);
 static void ngx_http_pd_attempt_unsuffix(ngx_http_pd_side_t *side);
 static void ngx_http_pd_attempt_peer(ngx_http_pd_attempt_t *attempt,
@@ -450,10 +452,28 @@ ngx_http_pd_attempt_end(ngx_http_pd_attempt_t *attempt,
     ngx_rbtree_delete(&process->jobs, &attempt->node);
 
     ngx_http_pd_zone_lock(process->zone);
+    ngx_http_pd_attempt_settle(attempt);
     ngx_http_pd_ledger_release(process->zone, attempt->record);
     ngx_http_pd_zone_unlock(process->zone);
 
     ngx_http_pd_attempt_settled(attempt);
+}
+
+
+/* what it has really used of what was reserved for it */
+
+static void
+ngx_http_pd_attempt_settle(ngx_http_pd_attempt_t *attempt)
+{
+    ngx_http_pd_job_t   *job;
+    ngx_http_pd_zone_t  *zone;
+
+    job = attempt->job;
+    zone = attempt->process->zone;
+
+    ngx_http_pd_account_settle(zone, &zone->sh->records[attempt->record],
+                               job->prompt_tokens + job->completion_tokens,
+                               job->sent_us != 0, ngx_http_pd_now_us());
 }
 
 

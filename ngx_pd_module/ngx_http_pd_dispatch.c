@@ -21,6 +21,7 @@
  */
 
 
+#include "ngx_http_pd_account.h"
 #include "ngx_http_pd_attempt.h"
 #include "ngx_http_pd_report.h"
 
@@ -109,6 +110,8 @@ ngx_http_pd_dispatch_placed(ngx_http_pd_attach_t *attach,
     ngx_http_pd_zone_lock(zone);
     ngx_http_pd_load_exact(zone, attempt->record,
                            placed->prompt_tokens + attempt->position);
+    ngx_http_pd_account_exact(zone, attempt->record, placed->prompt_tokens,
+                              ngx_http_pd_now_us());
     ngx_http_pd_zone_unlock(zone);
 
     if (!side->decode) {

@@ -6,6 +6,8 @@
 
 
 #include "ngx_http_pd_attempt.h"
+#include "ngx_http_pd_account.h"
+#include "ngx_http_pd_limit.h"
 
 
 #define NGX_HTTP_PD_JOB_DEADLINE    600000     /* ms, if the job has none */
@@ -130,6 +132,14 @@ ngx_http_pd_job_admit(ngx_http_pd_job_t *job, ngx_http_pd_attempt_t *attempt,
     need.model = job->model;
     need.prompt = job->prompt_bytes / NGX_HTTP_PD_JOB_BYTES + 1;
     need.output = job->max_tokens;
+    need.tenant = job->tenant;
+    need.bytes = job->prompt_bytes;
+    need.claim = job->claim;
+
+    /* with a limit of its own, the whole answer is reserved */
+
+    job->paid = job->max_tokens ? NGX_MAX_SIZE_T_VALUE
+                                : NGX_HTTP_PD_ACCOUNT_SLICE;
 
     ngx_http_pd_zone_lock(zone);
 
@@ -186,6 +196,11 @@ ngx_http_pd_job_refuse(ngx_http_pd_job_t *job, ngx_http_pd_result_t *result,
         return;
     }
 
+    if (why == NGX_HTTP_PD_REFUSED_LIMIT) {
+        ngx_http_pd_limit_refusal(job, result);
+        return;
+    }
+
     result->status = NGX_HTTP_SERVICE_UNAVAILABLE;
     result->retry_after = retry_after;
 
@@ -225,6 +240,26 @@ ngx_http_pd_job_cancel(ngx_http_pd_job_t *job, Pd__V1__Cancel__Reason reason)
     }
 
     ngx_http_pd_attempt_end(attempt, reason);
+}
+
+
+ngx_int_t
+ngx_http_pd_job_more(ngx_http_pd_job_t *job)
+{
+    size_t                  n;
+    ngx_http_pd_zone_t     *zone;
+    ngx_http_pd_attempt_t  *attempt;
+
+    attempt = job->attempt;
+    zone = attempt->process->zone;
+
+    ngx_http_pd_zone_lock(zone);
+    n = ngx_http_pd_account_more(zone, attempt->record, ngx_http_pd_now_us());
+    ngx_http_pd_zone_unlock(zone);
+
+    job->paid += n;
+
+    return (n || job->completion_tokens < job->paid) ? NGX_OK : NGX_DECLINED;
 }
 
 

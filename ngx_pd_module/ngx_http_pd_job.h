@@ -36,6 +36,7 @@
 
 typedef struct ngx_http_pd_cluster_s  ngx_http_pd_cluster_t;
 typedef struct ngx_http_pd_job_s      ngx_http_pd_job_t;
+typedef struct ngx_http_pd_claim_s    ngx_http_pd_claim_t;
 
 
 /* what one step gave this job; valid during the handler's call only */
@@ -99,6 +100,7 @@ struct ngx_http_pd_job_s {
 
     ngx_str_t                          model;
     ngx_str_t                          tenant;
+    ngx_http_pd_claim_t               *claim;  /* or NULL: without limits */
     ngx_str_t                          id;     /* $pd_request_id */
 
     /*
@@ -129,6 +131,7 @@ struct ngx_http_pd_job_s {
     ngx_uint_t                         cached_tokens;
     ngx_uint_t                         completion_tokens;
     ngx_uint_t                         failovers;      /* went on elsewhere */
+    ngx_uint_t                         paid;       /* tokens of its answer */
 
     /* milliseconds and microseconds of ngx_pd's own monotonic clock, 0: not yet */
 
@@ -158,6 +161,12 @@ ngx_int_t ngx_http_pd_job_submit(ngx_http_pd_job_t *job,
  */
 void ngx_http_pd_job_cancel(ngx_http_pd_job_t *job,
     Pd__V1__Cancel__Reason reason);
+
+/*
+ * All tokens that were paid have come: NGX_OK: more may, job->paid is larger
+ * now; NGX_DECLINED: the tenant's limit is reached.
+ */
+ngx_int_t ngx_http_pd_job_more(ngx_http_pd_job_t *job);
 
 /* models that can be routed to right now: an array of ngx_str_t in pool */
 ngx_int_t ngx_http_pd_cluster_models(ngx_http_pd_cluster_t *cluster,

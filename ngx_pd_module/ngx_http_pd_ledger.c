@@ -5,6 +5,7 @@
 
 
 #include "ngx_http_pd_ledger.h"
+#include "ngx_http_pd_account.h"
 #include "ngx_http_pd_choose.h"
 #include "ngx_http_pd_load.h"
 #include "ngx_http_pd_slot.h"
@@ -14,6 +15,9 @@
 #define NGX_HTTP_PD_LEDGER_STUCK    8          /* models that wait, looked at */
 
 
+static ngx_int_t ngx_http_pd_ledger_reserve(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_need_t *need, ngx_http_pd_record_t *record,
+    ngx_http_pd_refused_e *why);
 static ngx_http_pd_record_t *ngx_http_pd_ledger_alloc(ngx_http_pd_zone_t *zone,
     uint32_t *index);
 static void ngx_http_pd_ledger_free(ngx_http_pd_zone_t *zone, uint32_t index);
@@ -75,6 +79,13 @@ ngx_http_pd_ledger_admit(ngx_http_pd_zone_t *zone, ngx_http_pd_need_t *need,
                                   : NGX_HTTP_PD_LEDGER_OUTPUT;
     record->single = (need->output == 1);
 
+    if (need->claim
+        && ngx_http_pd_ledger_reserve(zone, need, record, why) != NGX_OK)
+    {
+        ngx_http_pd_ledger_free(zone, *index);
+        return NGX_DECLINED;
+    }
+
     if (cluster->queued == 0
         && ngx_http_pd_ledger_place(zone, record) == NGX_OK)
     {
@@ -83,6 +94,7 @@ ngx_http_pd_ledger_admit(ngx_http_pd_zone_t *zone, ngx_http_pd_need_t *need,
     }
 
     if (cluster->queued >= need->cluster->queue) {
+        ngx_http_pd_account_settle(zone, record, 0, 0, ngx_http_pd_now_us());
         ngx_http_pd_ledger_free(zone, *index);
         *why = NGX_HTTP_PD_REFUSED_QUEUE;
         return NGX_DECLINED;
@@ -94,6 +106,38 @@ ngx_http_pd_ledger_admit(ngx_http_pd_zone_t *zone, ngx_http_pd_need_t *need,
     ngx_http_pd_ledger_run_cluster(zone, cluster);
 
     return NGX_AGAIN;
+}
+
+
+/* what it may need, on its tenant's account */
+
+static ngx_int_t
+ngx_http_pd_ledger_reserve(ngx_http_pd_zone_t *zone, ngx_http_pd_need_t *need,
+    ngx_http_pd_record_t *record, ngx_http_pd_refused_e *why)
+{
+    ngx_http_pd_want_t  want;
+
+    want.key = ngx_http_pd_account_key(zone, &need->cluster->name,
+                                       &need->tenant, &need->model);
+    want.bytes = need->bytes;
+    want.prompt = record->prompt;
+    want.output = need->output;
+
+    switch (ngx_http_pd_account_reserve(zone, record, need->claim, &want,
+                                        ngx_http_pd_now_us()))
+    {
+
+    case NGX_OK:
+        return NGX_OK;
+
+    case NGX_BUSY:
+        *why = NGX_HTTP_PD_REFUSED_TABLE;
+        return NGX_DECLINED;
+
+    default: /* NGX_DECLINED */
+        *why = NGX_HTTP_PD_REFUSED_LIMIT;
+        return NGX_DECLINED;
+    }
 }
 
 
@@ -426,10 +470,16 @@ ngx_http_pd_ledger_rebuild(ngx_http_pd_zone_t *zone)
         worker->unseen = NGX_HTTP_PD_NIL;
     }
 
+    ngx_http_pd_account_clear(zone);
+
     sh->free = NGX_HTTP_PD_NIL;
 
     for (index = 0; index < sh->fresh; index++) {
         record = &sh->records[index];
+
+        if (record->state != NGX_HTTP_PD_RECORD_FREE) {
+            ngx_http_pd_account_count(zone, record, 1);
+        }
 
         switch (record->state) {
 
@@ -496,6 +546,8 @@ ngx_http_pd_ledger_free(ngx_http_pd_zone_t *zone, uint32_t index)
     ngx_http_pd_record_t  *record;
 
     record = &zone->sh->records[index];
+
+    ngx_http_pd_account_count(zone, record, -1);
 
     record->state = NGX_HTTP_PD_RECORD_FREE;
     record->next = zone->sh->free;

@@ -36,11 +36,15 @@ typedef struct {
     ngx_str_t               model;
     size_t                  prompt;        /* tokens, estimated */
     size_t                  output;        /* tokens, 0: no limit given */
+    ngx_str_t               tenant;
+    size_t                  bytes;         /* of the prompt */
+    ngx_http_pd_claim_t    *claim;         /* NULL: on nobody's account */
 } ngx_http_pd_need_t;
 
 
 typedef enum {
     NGX_HTTP_PD_REFUSED_MODEL = 1,         /* nobody serves it */
+    NGX_HTTP_PD_REFUSED_LIMIT,             /* see the claim */
     NGX_HTTP_PD_REFUSED_QUEUE,             /* the queue is full */
     NGX_HTTP_PD_REFUSED_TABLE              /* no record is left */
 } ngx_http_pd_refused_e;

@@ -8,6 +8,7 @@
 #include "ngx_http_pd_api.h"
 #include "ngx_http_pd_cluster.h"
 #include "ngx_http_pd_health.h"
+#include "ngx_http_pd_limit.h"
 #include "ngx_http_pd_process.h"
 #include "ngx_http_pd_register.h"
 #include "ngx_http_pd_state.h"
@@ -94,6 +95,20 @@ static ngx_command_t  ngx_http_pd_commands[] = {
       ngx_conf_set_size_slot,
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_pd_loc_conf_t, failover_buffer),
+      NULL },
+
+    { ngx_string("pd_limit"),
+      NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_1MORE,
+      ngx_http_pd_limit,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("pd_limit_dry_run"),
+      NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_FLAG,
+      ngx_conf_set_flag_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_pd_loc_conf_t, limit_dry_run),
       NULL },
 
     { ngx_string("pd_health"),
@@ -184,6 +199,8 @@ ngx_http_pd_create_loc_conf(ngx_conf_t *cf)
     plcf->tenant = NGX_CONF_UNSET_PTR;
     plcf->keys = NGX_CONF_UNSET_PTR;
     plcf->failover_buffer = NGX_CONF_UNSET_SIZE;
+    ngx_http_pd_limits_init(&plcf->limits);
+    plcf->limit_dry_run = NGX_CONF_UNSET;
 
     return plcf;
 }
@@ -195,7 +212,9 @@ ngx_http_pd_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_http_pd_loc_conf_t  *prev = parent;
     ngx_http_pd_loc_conf_t  *conf = child;
 
-    ngx_http_core_loc_conf_t  *clcf;
+    ngx_http_core_loc_conf_t     *clcf;
+
+    static ngx_http_pd_limits_t   none;
 
     clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
 
@@ -216,6 +235,9 @@ ngx_http_pd_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_conf_merge_ptr_value(conf->keys, prev->keys, NULL);
     ngx_conf_merge_size_value(conf->failover_buffer, prev->failover_buffer,
                               1024 * 1024);
+    ngx_http_pd_limits_merge(&conf->limits, &prev->limits);
+    ngx_http_pd_limits_merge(&conf->limits, &none);
+    ngx_conf_merge_value(conf->limit_dry_run, prev->limit_dry_run, 0);
 
     return NGX_CONF_OK;
 }

@@ -32,6 +32,8 @@ typedef struct {
     ngx_http_complex_value_t  *tenant;  /* pd_tenant */
     ngx_http_pd_keys_t     *keys;       /* pd_key_file */
     size_t                  failover_buffer;    /* pd_failover_buffer */
+    ngx_http_pd_limits_t    limits;     /* pd_limit */
+    ngx_flag_t              limit_dry_run;
 } ngx_http_pd_loc_conf_t;
 
 

@@ -9,20 +9,24 @@
  */
 
 
+#include "ngx_http_pd_limit.h"
 #include "ngx_http_pd_tenant.h"
 
 
 static void ngx_http_pd_request_headers(ngx_http_pd_ctx_t *ctx);
 static ngx_uint_t ngx_http_pd_request_id_valid(ngx_str_t *value, size_t max);
 static ngx_int_t ngx_http_pd_request_id(ngx_http_pd_ctx_t *ctx);
+static ngx_int_t ngx_http_pd_request_prepare(ngx_http_pd_ctx_t *ctx);
 static ngx_int_t ngx_http_pd_request_choices(ngx_http_pd_ctx_t *ctx);
 static ngx_int_t ngx_http_pd_request_choice(ngx_http_pd_choice_t *choice);
 static void ngx_http_pd_request_watch(ngx_http_request_t *r);
 static void ngx_http_pd_request_cleanup(void *data);
 static void ngx_http_pd_request_states(ngx_http_pd_ctx_t *ctx);
 static void ngx_http_pd_request_anchor(void *data);
+static void ngx_http_pd_request_placed(ngx_http_pd_job_t *job);
 static ngx_int_t ngx_http_pd_request_delta(ngx_http_pd_job_t *job,
     ngx_http_pd_delta_t *delta);
+static ngx_int_t ngx_http_pd_request_cut(ngx_http_pd_choice_t *choice);
 static void ngx_http_pd_request_done(ngx_http_pd_job_t *job,
     ngx_http_pd_result_t *result);
 static void ngx_http_pd_request_paused(ngx_http_pd_job_t *job);
@@ -34,7 +38,7 @@ static void ngx_http_pd_request_cancel(ngx_http_pd_ctx_t *ctx,
 
 
 static const ngx_http_pd_job_handlers_t  ngx_http_pd_request_handlers = {
-    NULL,
+    ngx_http_pd_request_placed,
     ngx_http_pd_request_delta,
     ngx_http_pd_request_done,
     ngx_http_pd_request_paused
@@ -213,32 +217,77 @@ ngx_http_pd_request_id(ngx_http_pd_ctx_t *ctx)
 void
 ngx_http_pd_request_run(ngx_http_pd_ctx_t *ctx)
 {
+    ngx_int_t              rc;
     ngx_uint_t             i;
     ngx_http_request_t    *r;
     ngx_http_pd_result_t   result;
 
     r = ctx->request;
 
-    if (ngx_http_pd_tenant_model(ctx) != NGX_OK) {
+    switch (ngx_http_pd_request_prepare(ctx)) {
+
+    case NGX_OK:
+        break;
+
+    case NGX_ABORT:
         ngx_http_pd_request_refuse(ctx);
         return;
-    }
 
-    if (ngx_http_pd_request_choices(ctx) != NGX_OK) {
+    default: /* NGX_ERROR */
         ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
         return;
     }
 
-    for (i = 0; i < ctx->nchoices; i++) {
+    rc = NGX_OK;
 
-        if (ngx_http_pd_job_submit(&ctx->choices[i].job, &result) != NGX_OK) {
-            ngx_http_pd_request_result(ctx, &result);
-            ngx_http_pd_request_end(ctx, NGX_DECLINED);
-            return;
-        }
+    for (i = 0; i < ctx->nchoices && rc == NGX_OK; i++) {
+        rc = ngx_http_pd_job_submit(&ctx->choices[i].job, &result);
+    }
+
+    if (ngx_http_pd_limit_tell(ctx) != NGX_OK) {
+        ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
+        return;
+    }
+
+    if (rc != NGX_OK) {
+        ngx_http_pd_request_result(ctx, &result);
+        ngx_http_pd_request_end(ctx, NGX_DECLINED);
+        return;
     }
 
     ngx_http_pd_request_watch(r);
+}
+
+
+/* NGX_OK: all is ready to be submitted; NGX_ABORT: refused, see ctx->error */
+
+static ngx_int_t
+ngx_http_pd_request_prepare(ngx_http_pd_ctx_t *ctx)
+{
+    ngx_int_t   rc;
+    ngx_uint_t  i;
+
+    rc = ngx_http_pd_tenant_model(ctx);
+
+    if (rc == NGX_OK) {
+        rc = ngx_http_pd_limit_claim(ctx);
+    }
+
+    if (rc == NGX_OK) {
+        rc = ngx_http_pd_request_choices(ctx);
+    }
+
+    if (rc != NGX_OK) {
+        return rc;
+    }
+
+    ngx_http_pd_limit_choices(ctx);
+
+    for (i = 0; i < ctx->nchoices && rc == NGX_OK; i++) {
+        rc = ngx_http_pd_limit_prompt(&ctx->choices[i]);
+    }
+
+    return rc;
 }
 
 
@@ -443,6 +492,28 @@ ngx_http_pd_request_refuse(ngx_http_pd_ctx_t *ctx)
 }
 
 
+static void
+ngx_http_pd_request_placed(ngx_http_pd_job_t *job)
+{
+    ngx_connection_t      *c;
+    ngx_http_request_t    *r;
+    ngx_http_pd_choice_t  *choice;
+
+    choice = job->data;
+    r = choice->ctx->request;
+    c = r->connection;
+
+    if (ngx_http_pd_limit_prompt(choice) == NGX_OK) {
+        return;
+    }
+
+    ngx_http_set_log_request(c->log, r);
+
+    ngx_http_pd_request_end(choice->ctx, NGX_DECLINED);
+    ngx_http_run_posted_requests(c);
+}
+
+
 static ngx_int_t
 ngx_http_pd_request_delta(ngx_http_pd_job_t *job, ngx_http_pd_delta_t *delta)
 {
@@ -460,13 +531,38 @@ ngx_http_pd_request_delta(ngx_http_pd_job_t *job, ngx_http_pd_delta_t *delta)
     rc = choice->ctx->answer->delta(choice, delta);
 
     if (rc == NGX_OK || rc == NGX_AGAIN) {
-        return NGX_OK;
+
+        if (delta->step->finished || !ngx_http_pd_limit_spent(choice)) {
+            return NGX_OK;
+        }
+
+        rc = ngx_http_pd_request_cut(choice);
+
+        if ((rc == NGX_OK || rc == NGX_AGAIN) && choice->ctx->running) {
+            return NGX_DONE;
+        }
     }
 
     ngx_http_pd_request_end(choice->ctx, rc);
     ngx_http_run_posted_requests(c);
 
     return NGX_DONE;
+}
+
+
+/* the answer ends here, as if it could be no longer */
+
+static ngx_int_t
+ngx_http_pd_request_cut(ngx_http_pd_choice_t *choice)
+{
+    choice->done = 1;
+    choice->ctx->running--;
+    choice->finish = PD__V1__FINISH_REASON__FINISH_LENGTH;
+
+    ngx_http_pd_job_cancel(&choice->job,
+                           PD__V1__CANCEL__REASON__FINISHED_ELSEWHERE);
+
+    return choice->ctx->answer->finish(choice);
 }
 
 

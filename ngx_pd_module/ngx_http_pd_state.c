@@ -4,16 +4,21 @@
  *
  *     ngx_pd 1
  *     lease 10.0.0.11:9000 1764441234 chat
+ *     seed 5f0c3a9b71d2e468
+ *     account 81c2d4e07f3a9b65 600 17 200000 5321 1764441230
  *     end
  *
  * One line for each lease: the worker's address, the second of its end, the
- * cluster.  The file belongs to the user of the worker processes and is written
+ * cluster.  One for each account that owes something, up to 4096: its key, a
+ * hash with the seed above; its limit of requests, what it owes, the same for
+ * tokens; the second in which it did.  The file belongs to the user of the worker processes and is written
  * in place by one of them, at most once a second; a file without its last line
  * was cut and is not believed.
  */
 
 
 #include "ngx_http_pd_state.h"
+#include "ngx_http_pd_account.h"
 
 
 #define NGX_HTTP_PD_STATE_HEAD    "ngx_pd 1\n"
@@ -21,18 +26,32 @@
 #define NGX_HTTP_PD_STATE_LINE                                               \
     (sizeof("lease  \n") + NGX_HTTP_PD_ADDRESS_MAX + NGX_TIME_T_LEN + 1      \
      + NGX_HTTP_PD_NAME_MAX)
+#define NGX_HTTP_PD_STATE_SEED    (sizeof("seed \n") + 16)
+#define NGX_HTTP_PD_STATE_ACCOUNT                                            \
+    (sizeof("account       \n") + 16 + 4 * NGX_INT64_LEN + NGX_TIME_T_LEN)
+#define NGX_HTTP_PD_STATE_ACCOUNTS    4096
 #define NGX_HTTP_PD_STATE_MAX                                                \
     (sizeof(NGX_HTTP_PD_STATE_HEAD NGX_HTTP_PD_STATE_TAIL)                   \
-     + NGX_HTTP_PD_ZONE_WORKERS * NGX_HTTP_PD_STATE_LINE)
+     + NGX_HTTP_PD_ZONE_WORKERS * NGX_HTTP_PD_STATE_LINE                     \
+     + NGX_HTTP_PD_STATE_SEED                                                \
+     + NGX_HTTP_PD_STATE_ACCOUNTS * NGX_HTTP_PD_STATE_ACCOUNT)
 
 
 static ssize_t ngx_http_pd_state_read(ngx_http_pd_zone_t *zone,
     ngx_cycle_t *cycle, u_char *buf, size_t size);
 static ngx_int_t ngx_http_pd_state_apply(ngx_http_pd_main_conf_t *pmcf,
     u_char *p, u_char *last);
+static ngx_int_t ngx_http_pd_state_line(ngx_http_pd_main_conf_t *pmcf,
+    u_char *p, u_char *last);
 static ngx_int_t ngx_http_pd_state_lease(ngx_http_pd_main_conf_t *pmcf,
     u_char *p, u_char *last);
+static ngx_int_t ngx_http_pd_state_account(ngx_http_pd_zone_t *zone,
+    u_char *p, u_char *last);
+static ngx_int_t ngx_http_pd_state_number(u_char **p, u_char *last,
+    ngx_uint_t base, uint64_t *number);
 static u_char *ngx_http_pd_state_write(ngx_http_pd_zone_t *zone, u_char *p);
+static u_char *ngx_http_pd_state_write_accounts(ngx_http_pd_zone_t *zone,
+    u_char *p);
 
 
 void
@@ -142,7 +161,7 @@ ngx_http_pd_state_apply(ngx_http_pd_main_conf_t *pmcf, u_char *p, u_char *last)
     while (p < last) {
         end = ngx_strlchr(p, last, '\n');
 
-        if (end == NULL || ngx_http_pd_state_lease(pmcf, p, end) != NGX_OK) {
+        if (end == NULL || ngx_http_pd_state_line(pmcf, p, end) != NGX_OK) {
             rc = NGX_ERROR;
             break;
         }
@@ -157,6 +176,30 @@ ngx_http_pd_state_apply(ngx_http_pd_main_conf_t *pmcf, u_char *p, u_char *last)
 
 
 static ngx_int_t
+ngx_http_pd_state_line(ngx_http_pd_main_conf_t *pmcf, u_char *p, u_char *last)
+{
+    ngx_http_pd_zone_t  *zone;
+
+    zone = pmcf->zone->data;
+
+    if (last - p > 6 && ngx_memcmp(p, "lease ", 6) == 0) {
+        return ngx_http_pd_state_lease(pmcf, p + 6, last);
+    }
+
+    if (last - p > 8 && ngx_memcmp(p, "account ", 8) == 0) {
+        return ngx_http_pd_state_account(zone, p + 8, last);
+    }
+
+    if (last - p > 5 && ngx_memcmp(p, "seed ", 5) == 0) {
+        p += 5;
+        return ngx_http_pd_state_number(&p, last, 16, &zone->sh->seed);
+    }
+
+    return NGX_ERROR;
+}
+
+
+static ngx_int_t
 ngx_http_pd_state_lease(ngx_http_pd_main_conf_t *pmcf, u_char *p, u_char *last)
 {
     u_char                  *space;
@@ -166,12 +209,6 @@ ngx_http_pd_state_lease(ngx_http_pd_main_conf_t *pmcf, u_char *p, u_char *last)
     ngx_http_pd_zone_t      *zone;
     ngx_http_pd_worker_t    *worker;
     ngx_http_pd_cluster_t  **clusters;
-
-    if (last - p < 6 || ngx_memcmp(p, "lease ", 6) != 0) {
-        return NGX_ERROR;
-    }
-
-    p += 6;
 
     space = ngx_strlchr(p, last, ' ');
 
@@ -230,6 +267,84 @@ ngx_http_pd_state_lease(ngx_http_pd_main_conf_t *pmcf, u_char *p, u_char *last)
 }
 
 
+static ngx_int_t
+ngx_http_pd_state_account(ngx_http_pd_zone_t *zone, u_char *p, u_char *last)
+{
+    uint64_t    key, when, now, limits[2], owed[2];
+    ngx_uint_t  i;
+
+    if (ngx_http_pd_state_number(&p, last, 16, &key) != NGX_OK || key == 0) {
+        return NGX_ERROR;
+    }
+
+    for (i = 0; i < 2; i++) {
+
+        if (ngx_http_pd_state_number(&p, last, 10, &limits[i]) != NGX_OK
+            || ngx_http_pd_state_number(&p, last, 10, &owed[i]) != NGX_OK
+            || limits[i] > NGX_HTTP_PD_LIMIT_MAX
+            || owed[i] > NGX_HTTP_PD_LIMIT_MAX)
+        {
+            return NGX_ERROR;
+        }
+    }
+
+    if (ngx_http_pd_state_number(&p, last, 10, &when) != NGX_OK || p < last) {
+        return NGX_ERROR;
+    }
+
+    now = (uint64_t) ngx_time();
+
+    /* a day pays any debt */
+
+    when = (when < now) ? ngx_min(now - when, 86400) : 0;
+
+    ngx_http_pd_account_restore(zone, key, limits, owed, when * 1000000);
+
+    return NGX_OK;
+}
+
+
+/* up to a space or the end */
+
+static ngx_int_t
+ngx_http_pd_state_number(u_char **p, u_char *last, ngx_uint_t base,
+    uint64_t *number)
+{
+    u_char    *start, ch;
+    uint64_t   n, digit;
+
+    n = 0;
+
+    for (start = *p; *p < last && **p != ' '; (*p)++) {
+        ch = **p;
+
+        if (ch >= '0' && ch <= '9') {
+            digit = ch - '0';
+
+        } else if (base == 16 && ch >= 'a' && ch <= 'f') {
+            digit = ch - 'a' + 10;
+
+        } else {
+            return NGX_ERROR;
+        }
+
+        n = n * base + digit;
+    }
+
+    if (*p == start || *p - start > 16) {
+        return NGX_ERROR;
+    }
+
+    if (*p < last) {
+        (*p)++;
+    }
+
+    *number = n;
+
+    return NGX_OK;
+}
+
+
 void
 ngx_http_pd_state_save(ngx_http_pd_zone_t *zone, ngx_log_t *log)
 {
@@ -237,7 +352,10 @@ ngx_http_pd_state_save(ngx_http_pd_zone_t *zone, ngx_log_t *log)
     u_char    *buf;
     ngx_fd_t   fd;
 
-    if (zone->state.len == 0 || zone->sh->saved == zone->sh->leases) {
+    if (zone->state.len == 0
+        || (zone->sh->saved == zone->sh->leases
+            && zone->sh->settled == zone->sh->charges))
+    {
         return;
     }
 
@@ -249,6 +367,7 @@ ngx_http_pd_state_save(ngx_http_pd_zone_t *zone, ngx_log_t *log)
     ngx_http_pd_zone_lock(zone);
 
     zone->sh->saved = zone->sh->leases;
+    zone->sh->settled = zone->sh->charges;
     len = ngx_http_pd_state_write(zone, buf) - buf;
 
     ngx_http_pd_zone_unlock(zone);
@@ -303,6 +422,44 @@ ngx_http_pd_state_write(ngx_http_pd_zone_t *zone, u_char *p)
                         (size_t) cluster->name_len, cluster->name);
     }
 
+    p = ngx_http_pd_state_write_accounts(zone, p);
+
     return ngx_cpymem(p, NGX_HTTP_PD_STATE_TAIL,
                       sizeof(NGX_HTTP_PD_STATE_TAIL) - 1);
+}
+
+
+static u_char *
+ngx_http_pd_state_write_accounts(ngx_http_pd_zone_t *zone, u_char *p)
+{
+    uint64_t                now, owed[2];
+    ngx_uint_t              i, n;
+    ngx_http_pd_account_t  *account;
+
+    p = ngx_sprintf(p, "seed %016xL\n", zone->sh->seed);
+
+    now = ngx_http_pd_now_us();
+    n = 0;
+
+    for (i = 0; i < zone->sh->naccounts; i++) {
+        account = &zone->sh->accounts[i];
+
+        if (account->key == 0
+            || !ngx_http_pd_account_owes(account, now, owed))
+        {
+            continue;
+        }
+
+        if (n++ == NGX_HTTP_PD_STATE_ACCOUNTS) {
+            break;
+        }
+
+        p = ngx_sprintf(p, "account %016xL %uD %uL %uD %uL %T\n",
+                        account->key, account->limits[0],
+                        ngx_min(owed[0], NGX_HTTP_PD_LIMIT_MAX),
+                        account->limits[1],
+                        ngx_min(owed[1], NGX_HTTP_PD_LIMIT_MAX), ngx_time());
+    }
+
+    return p;
 }

@@ -2,7 +2,8 @@
 /*
  * pd_zone ... state=PATH: what outlives the shared memory, in a file: the
  * leases of registered workers, so that a new master (a restart, a binary
- * upgrade) knows them before they renew.
+ * upgrade) knows them before they renew, and the debts of tenants, so that it
+ * does not forgive them.
  */
 
 
@@ -16,7 +17,7 @@
 /* in the master: makes the file, and fills a fresh zone from it */
 void ngx_http_pd_state_load(ngx_http_pd_main_conf_t *pmcf, ngx_cycle_t *cycle);
 
-/* in a process: writes it if a lease has changed */
+/* in a process: writes it if something of it has changed */
 void ngx_http_pd_state_save(ngx_http_pd_zone_t *zone, ngx_log_t *log);
 
 

@@ -9,6 +9,7 @@
 
 
 #include "ngx_http_pd_api.h"
+#include "ngx_http_pd_limit.h"
 
 
 typedef enum {
@@ -21,6 +22,8 @@ typedef enum {
     NGX_HTTP_PD_VAR_KV_TRANSPORT,
     NGX_HTTP_PD_VAR_FINISH,
     NGX_HTTP_PD_VAR_TENANT,
+    NGX_HTTP_PD_VAR_LIMIT_STATUS,
+    NGX_HTTP_PD_VAR_LIMIT_REASON,
     NGX_HTTP_PD_VAR_ERROR
 } ngx_http_pd_text_e;
 
@@ -40,6 +43,7 @@ typedef enum {
     NGX_HTTP_PD_VAR_CACHED_TOKENS,
     NGX_HTTP_PD_VAR_COMPLETION_TOKENS,
     NGX_HTTP_PD_VAR_KV_BYTES,
+    NGX_HTTP_PD_VAR_RESERVED,
     NGX_HTTP_PD_VAR_FAILOVERS
 } ngx_http_pd_count_e;
 
@@ -73,6 +77,10 @@ static ngx_http_variable_t  ngx_http_pd_vars[] = {
                          NGX_HTTP_PD_VAR_MODEL),
     ngx_http_pd_variable("pd_tenant", ngx_http_pd_variable_text,
                          NGX_HTTP_PD_VAR_TENANT),
+    ngx_http_pd_variable("pd_limit_status", ngx_http_pd_variable_text,
+                         NGX_HTTP_PD_VAR_LIMIT_STATUS),
+    ngx_http_pd_variable("pd_limit_reason", ngx_http_pd_variable_text,
+                         NGX_HTTP_PD_VAR_LIMIT_REASON),
     ngx_http_pd_variable("pd_route", ngx_http_pd_variable_text,
                          NGX_HTTP_PD_VAR_ROUTE),
     ngx_http_pd_variable("pd_route_reason", ngx_http_pd_variable_text,
@@ -109,6 +117,8 @@ static ngx_http_variable_t  ngx_http_pd_vars[] = {
                          NGX_HTTP_PD_VAR_COMPLETION_TOKENS),
     ngx_http_pd_variable("pd_kv_bytes", ngx_http_pd_variable_count,
                          NGX_HTTP_PD_VAR_KV_BYTES),
+    ngx_http_pd_variable("pd_reserved_tokens", ngx_http_pd_variable_count,
+                         NGX_HTTP_PD_VAR_RESERVED),
     ngx_http_pd_variable("pd_failovers", ngx_http_pd_variable_count,
                          NGX_HTTP_PD_VAR_FAILOVERS),
 
@@ -173,6 +183,17 @@ ngx_http_pd_variable_text(ngx_http_request_t *r, ngx_http_variable_value_t *v,
 
     case NGX_HTTP_PD_VAR_TENANT:
         value = ctx->tenant;
+        break;
+
+    case NGX_HTTP_PD_VAR_LIMIT_STATUS:
+    case NGX_HTTP_PD_VAR_LIMIT_REASON:
+
+        if (ctx->claim) {
+            ngx_http_pd_limit_names(ctx->claim,
+                                    data == NGX_HTTP_PD_VAR_LIMIT_REASON,
+                                    &value);
+        }
+
         break;
 
     case NGX_HTTP_PD_VAR_ERROR:
@@ -368,6 +389,10 @@ ngx_http_pd_variable_count(ngx_http_request_t *r,
 
         case NGX_HTTP_PD_VAR_COMPLETION_TOKENS:
             n += job->completion_tokens;
+            break;
+
+        case NGX_HTTP_PD_VAR_RESERVED:
+            n = ctx->claim->reserved;
             break;
 
         case NGX_HTTP_PD_VAR_KV_BYTES:

@@ -12,6 +12,7 @@
 
 
 #include "ngx_http_pd_zone.h"
+#include "ngx_http_pd_account.h"
 #include "ngx_http_pd_ledger.h"
 #include "ngx_http_pd_slot.h"
 
@@ -179,6 +180,14 @@ ngx_http_pd_zone_fresh(ngx_shm_zone_t *shm_zone, ngx_http_pd_zone_t *zone)
     }
 
     records = size - offsetof(ngx_http_pd_shared_t, records);
+
+    sh->naccounts = records / NGX_HTTP_PD_ZONE_ACCOUNTS
+                    / sizeof(ngx_http_pd_account_t)
+                    / NGX_HTTP_PD_ACCOUNT_SET * NGX_HTTP_PD_ACCOUNT_SET;
+    sh->accounts = (ngx_http_pd_account_t *) ((u_char *) sh + size)
+                   - sh->naccounts;
+
+    records -= sh->naccounts * sizeof(ngx_http_pd_account_t);
 
     sh->nrecords = ngx_min(records / sizeof(ngx_http_pd_record_t),
                            NGX_HTTP_PD_NIL - 1);

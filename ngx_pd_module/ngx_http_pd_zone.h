@@ -26,6 +26,7 @@
 #define NGX_HTTP_PD_ZONE_CLUSTERS    64
 #define NGX_HTTP_PD_ZONE_WORKERS     256
 #define NGX_HTTP_PD_ZONE_SLOTS       1024    /* NGX_MAX_PROCESSES */
+#define NGX_HTTP_PD_ZONE_ACCOUNTS    8       /* one part in so many */
 #define NGX_HTTP_PD_ZONE_MIN         (512 * 1024)
 
 #define NGX_HTTP_PD_MODEL_MAX        256
@@ -119,6 +120,18 @@ typedef struct {
 } ngx_http_pd_unseen_t;
 
 
+/* what a tenant has had of a model: see ngx_http_pd_account.h */
+
+typedef struct {
+    uint64_t     key;                 /* who, of what; 0: free */
+    uint64_t     updated;             /* us of our clock: debts are as of it */
+    uint64_t     debts[2];            /* requests, tokens */
+    uint32_t     limits[2];           /* a minute; 0: none */
+    uint32_t     live;                /* records */
+    uint32_t     duration;            /* of a request, smoothed, ms */
+} ngx_http_pd_account_t;
+
+
 /* one admitted request */
 
 typedef struct {
@@ -135,6 +148,12 @@ typedef struct {
     uint8_t      state;
 
     /* what it needs */
+
+    uint64_t     admitted;            /* us of our clock */
+    uint32_t     account;             /* whose it is */
+    uint32_t     estimate;            /* tokens of its prompt, as reserved */
+    uint32_t     reserved;            /* tokens, all in all */
+    uint8_t      metered;             /* counts against limits */
 
     uint32_t     prompt;              /* tokens: an estimate, then exact */
     uint32_t     output;              /* tokens still to come */
@@ -201,6 +220,11 @@ typedef struct {
     uint32_t                     nrecords;     /* that fit */
     uint32_t                     fresh;        /* from here on: never used */
     uint32_t                     free;         /* list of those given back */
+
+    ngx_uint_t                   naccounts;
+    uint64_t                     charges;      /* changes of accounts */
+    uint64_t                     settled;      /* of these the file has */
+    ngx_http_pd_account_t       *accounts;     /* behind the records */
 
     ngx_http_pd_zone_cluster_t   clusters[NGX_HTTP_PD_ZONE_CLUSTERS];
     ngx_http_pd_worker_t         workers[NGX_HTTP_PD_ZONE_WORKERS];

@@ -92,6 +92,13 @@ void *ngx_calloc(size_t size, ngx_log_t *log)
     return refused() ? NULL : calloc(1, size);
 }
 
+uint64_t shim_clock_us = 1000000000;
+
+uint64_t ngx_http_pd_now_us(void)
+{
+    return shim_clock_us;
+}
+
 ngx_int_t ngx_atoi(u_char *line, size_t n)
 {
     ngx_int_t value = 0;

@@ -17,4 +17,7 @@ size_t shim_pool_bytes(void);
 /* The allocation after `count` more returns NULL, and all behind it; -1: none fails. */
 void shim_fail_after(long count);
 
+/* What the module takes for the time: microseconds of a monotonic clock. */
+extern uint64_t shim_clock_us;
+
 #endif

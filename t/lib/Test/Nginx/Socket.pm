@@ -5,7 +5,8 @@ package Test::Nginx::Socket;
 # $PD_BUILD/t/nginx/. Sections as in Test::Nginx:
 #
 #   main_config http_config config   request raw_request more_headers
-#   response_body response_body_like response_headers error_code
+#   response_body response_body_like response_headers response_headers_like
+#   error_code
 #   error_log no_error_log must_die timeout abort wait log_level
 #
 # Sections of our own:
@@ -150,6 +151,12 @@ sub check_answer {
         my ($header, $value) = $line =~ /^(\S+?):\s*(.*)$/ or next;
         my ($got) = $client->header =~ /^\Q$header\E:\s*(.*?)\r$/mi;
         is($got // '', $value, "$name - header $header");
+    }
+
+    for my $line (split /\n/, $block->response_headers_like // '') {
+        my ($header, $value) = $line =~ /^(\S+?):\s*(.*)$/ or next;
+        my ($got) = $client->header =~ /^\Q$header\E:\s*(.*?)\r$/mi;
+        like($got // '', qr/^$value$/, "$name - header $header");
     }
 }
 
