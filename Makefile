@@ -160,6 +160,7 @@ test: venv model
 	@t/run \
 	    build='$(PARALLEL) all unit' \
 	    unit='$(MAKES) check-unit' \
+	    kvx-histories='$(MAKES) check-kvx-histories' \
 	    module='$(MAKES) check-module' \
 	    link='$(MAKES) check-link check-worker check-pair' \
 	    oracle='$(MAKES) check-oracle' \
@@ -170,7 +171,7 @@ test: venv model
 	    clang='$(PARALLEL) BUILD=build/clang CC=clang all' \
 	    newer-nginx='$(PARALLEL) $(NEWER) module && $(MAKES) $(NEWER) check-module' \
 	    asan-build='$(PARALLEL) $(ASAN) all unit' \
-	    asan-unit='$(MAKES) $(ASAN) check-unit' \
+	    asan-unit='$(MAKES) $(ASAN) check-unit check-kvx-histories HISTORIES=1500' \
 	    asan-link='$(MAKES) $(ASAN) check-link check-worker' \
 	    asan-module='$(MAKES) $(ASAN) check-module' \
 	    asan-e2e='$(MAKES) $(ASAN) check-e2e-short' \
