@@ -182,7 +182,7 @@ test: venv model
 
 # What takes longer: fuzzers for minutes, and sanitized workers among hostile peers.
 test-long: venv model
-	@t/run fuzz='$(MAKES) check-fuzz FUZZ_SECONDS=180' \
+	@t/run fuzz='$(MAKES) check-fuzz FUZZ_SECONDS=90' \
 	    tsan-link='$(PARALLEL) $(TSAN) worker && $(MAKES) $(TSAN) check-link check-worker' \
 	    asan-hostile='$(PARALLEL) $(ASAN) worker && $(MAKES) $(ASAN) check-hostile-worker' \
 	    tsan-hostile='$(PARALLEL) $(TSAN) worker && $(MAKES) $(TSAN) check-hostile-worker'

@@ -31,6 +31,18 @@ class Connections(Case):
         self.assertGreaterEqual(stats(self.worker.address)[0]["connections_refused"], 150)
         self.whole(self.worker)
 
+    def test_no_file_is_left_for_a_while(self):
+        """accept itself fails: that must not make the worker deaf."""
+        frontend = self.attach(self.worker)
+        limits = resource.prlimit(self.worker.child.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(self.worker.child.pid, resource.RLIMIT_NOFILE, (1, limits[1]))
+        self.crowd(20)
+        frontend.submit(1, text=b"Once upon a time", max_tokens=2)
+        frontend.finished(1)
+        resource.prlimit(self.worker.child.pid, resource.RLIMIT_NOFILE, limits)
+        self.ask(self.worker)
+        self.whole(self.worker)
+
     def test_connections_that_say_nothing_or_nonsense(self):
         preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
         for i, connection in enumerate(self.crowd(100)):
