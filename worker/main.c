@@ -1,7 +1,8 @@
 /* pd-worker: flags in, a service out, signals until the end.
  *
  *   start ──▶ load ──▶ ready ──SIGTERM──▶ drain ──idle or --drain-timeout──▶ exit 0
- *                                           └──second SIGTERM──▶ exit 1 at once
+ *                        │                  └──second SIGTERM──▶ exit 1 at once
+ *                        └──the device is lost──▶ exit 1, for a supervisor to start it again
  *
  * Signals are blocked before the first thread exists, so that every thread inherits the mask and the
  * main thread alone takes them. */
@@ -20,7 +21,7 @@
 #include "worker/service.h"
 #include "worker/version.h"
 
-enum { FILES_MIN = 256, DRAIN_POLL_MS = 20 };
+enum { FILES_MIN = 256, DRAIN_POLL_MS = 20, DEVICE_POLL_MS = 500 };
 
 static sigset_t ending; /* SIGTERM, SIGINT */
 
@@ -99,17 +100,30 @@ static int write_port_file(const char *path, int port, struct pd_error *error)
     return PD_IO;
 }
 
-/* Waits for a signal at most `timeout_ms` (< 0: for ever); its number, or 0. */
+/* Waits for a signal at most `timeout_ms`; its number, or 0. */
 static int wait_for_signal(int timeout_ms)
 {
     struct timespec timeout = {timeout_ms / 1000, timeout_ms % 1000 * 1000000L};
     int signal_number;
 
     do {
-        signal_number =
-            timeout_ms < 0 ? sigwaitinfo(&ending, NULL) : sigtimedwait(&ending, NULL, &timeout);
+        signal_number = sigtimedwait(&ending, NULL, &timeout);
     } while (signal_number < 0 && errno == EINTR);
     return signal_number > 0 ? signal_number : 0;
+}
+
+/* Until a signal asks for the end. A lost device ends the process here and now: what would be taken
+ * down in order may stand still for ever. */
+static void wait_for_the_end(const struct pd_service *service)
+{
+    char why[256];
+
+    while (!wait_for_signal(DEVICE_POLL_MS)) {
+        if (!pd_service_lost(service, why, sizeof(why)))
+            continue;
+        pd_log(PD_LOG_ERROR, "worker", "the device is lost (%s): ending with status 1", why);
+        _exit(1);
+    }
 }
 
 static void drain(struct pd_service *service, const struct pd_options *options)
@@ -142,7 +156,7 @@ static int serve(struct pd_service *service, const struct pd_options *options,
     if (status != PD_OK)
         return complain(error);
     pd_service_log_ready(service);
-    wait_for_signal(-1);
+    wait_for_the_end(service);
     drain(service, options);
     return 0;
 }

@@ -431,6 +431,11 @@ bool pd_service_idle(const struct pd_service *service)
     return pd_engine_idle(service->engine) && pd_link_idle(service->link);
 }
 
+bool pd_service_lost(const struct pd_service *service, char *why, size_t size)
+{
+    return pd_engine_lost(service->engine, why, size);
+}
+
 void pd_service_destroy(struct pd_service *service)
 {
     if (service->engine_runs)

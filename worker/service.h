@@ -35,6 +35,10 @@ void pd_service_drain(struct pd_service *service, uint32_t deadline_ms);
 /* Whether nothing runs, is handed over or waits to be said. */
 bool pd_service_idle(const struct pd_service *service);
 
+/* Whether the device is gone; `why` is a line for people. The service cannot be taken down in order
+ * then. */
+bool pd_service_lost(const struct pd_service *service, char *why, size_t size);
+
 /* Ends what still runs and frees everything; from any state that pd_service_load leaves. */
 void pd_service_destroy(struct pd_service *service);
 

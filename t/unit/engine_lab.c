@@ -115,6 +115,8 @@ static void hear_failed(void *context, const struct pd_failure *failure)
     snprintf(answer->param, sizeof(answer->param), "%s", failure->param);
     pthread_cond_broadcast(&lab->heard);
     pthread_mutex_unlock(&lab->lock);
+    if (lab->on_failed)
+        lab->on_failed(lab);
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */

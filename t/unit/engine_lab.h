@@ -42,6 +42,7 @@ struct lab {
     void (*on_placed)(struct lab *lab, const struct pd_placed *placed);
     void (*on_output)(struct lab *lab, const struct pd_output *output);
     void (*on_step)(struct lab *lab, uint64_t step);
+    void (*on_failed)(struct lab *lab);
     void *context;
 };
 

@@ -531,33 +531,82 @@ static void test_poison_stays_with_its_own(void **state)
     close_lab();
 }
 
-static struct pd_graph *unfinished;
+static struct pd_graph *unfinished, *whole;
 
+/* From here on a launch fails; one more step is in flight. */
 static void break_the_device(struct lab *at, const struct pd_output *output)
 {
     if (output->id.request == 0 && output->position == 3)
-        at->engine->graph = unfinished; /* a launch of it fails; one more step is in flight */
+        at->engine->graph = unfinished;
 }
 
-static void test_a_lost_device_fails_everything(void **state)
+static void repair_the_device(struct lab *at)
+{
+    at->engine->graph = whole;
+}
+
+static void open_breakable(void)
 {
     struct lab_options options = lab_defaults();
 
-    (void)state;
     lab_open(&lab, &options);
     lab.on_output = break_the_device;
+    whole = lab.engine->graph;
     assert_int_equal(pd_graph_begin(lab.model->device, &unfinished), PD_KERNEL_OK);
     lab_start(&lab, NULL);
-    for (uint64_t i = 0; i < 6; i++)
-        lab_submit(&lab, lab_request(&lab, i, prompts[i], 70));
-    for (uint64_t i = 0; i < 6; i++) {
-        assert_true(lab_wait(&lab, i)->failed);
-        assert_int_equal(lab.answers[i].code, PD__V1__FAILED__CODE__INTERNAL);
-    }
-    refused(lab_request(&lab, 6, "late", 5), PD__V1__FAILED__CODE__INTERNAL, "");
+}
+
+static void close_breakable(void)
+{
     lab_stop(&lab);
     pd_graph_destroy(unfinished);
     lab_close(&lab);
+}
+
+/* A step that fails takes its own sequences along, and nobody who comes after them. */
+static void test_a_failed_step_fails_its_own(void **state)
+{
+    int32_t answer[LONG];
+    char why[64];
+
+    (void)state;
+    open_breakable();
+    lab.on_failed = repair_the_device;
+    for (uint64_t i = 0; i < 4; i++)
+        lab_submit(&lab, lab_request(&lab, i, prompts[i], 70));
+    assert_true(lab_wait(&lab, 0)->failed);
+    assert_int_equal(lab.answers[0].code, PD__V1__FAILED__CODE__INTERNAL);
+    assert_string_equal(lab.answers[0].message,
+                        "the step that this request was part of has failed");
+    for (uint64_t i = 1; i < 4; i++)
+        lab_wait(&lab, i); /* in the step, or not yet: it ends in either case */
+    for (uint64_t i = 4; i < 10; i++) {
+        lab_oracle(prompts[i % PROMPTS], NULL, answer, LONG);
+        lab_submit(&lab, lab_request(&lab, i, prompts[i % PROMPTS], LONG));
+        lab_expect(&lab, i, answer, LONG);
+    }
+    assert_false(pd_engine_lost(lab.engine, why, sizeof(why)));
+    assert_string_equal(why, "");
+    close_breakable();
+}
+
+/* A device that can run no step at all is given up, and the process hears of it. */
+static void test_a_lost_device_fails_everything(void **state)
+{
+    char why[256];
+
+    (void)state;
+    open_breakable();
+    for (uint64_t i = 0; i < 40; i++)
+        lab_submit(&lab, lab_request(&lab, i, prompts[i % PROMPTS], 70));
+    for (uint64_t i = 0; i < 40; i++) {
+        assert_true(lab_wait(&lab, i)->failed);
+        assert_int_equal(lab.answers[i].code, PD__V1__FAILED__CODE__INTERNAL);
+    }
+    refused(lab_request(&lab, 40, "late", 5), PD__V1__FAILED__CODE__INTERNAL, "");
+    assert_true(pd_engine_lost(lab.engine, why, sizeof(why)));
+    assert_non_null(strstr(why, "a step cannot be launched: "));
+    close_breakable();
 }
 
 static void test_a_stop_ends_everything(void **state)
@@ -621,6 +670,7 @@ int main(void)
         cmocka_unit_test(test_a_lost_stream_takes_its_own),
         cmocka_unit_test(test_a_deadline_is_kept),
         cmocka_unit_test(test_poison_stays_with_its_own),
+        cmocka_unit_test(test_a_failed_step_fails_its_own),
         cmocka_unit_test(test_a_lost_device_fails_everything),
         cmocka_unit_test(test_a_stop_ends_everything),
         cmocka_unit_test(test_one_event_per_step),

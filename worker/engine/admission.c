@@ -1,11 +1,21 @@
 /* Who gets room.
  *
  * Room is a slot on the device and the blocks of the whole prompt, both at once or neither: nobody
- * waits while holding half. A DIRECT or PREFILL request that finds no room waits in order of age; a
- * DECODE request has another worker's blocks behind it and is refused at once instead, so that the
- * dispatcher can take another. What an answer grows by is not reserved: when blocks run out the
- * youngest sequence goes back to the queue and is computed again later, which the numbers do not
- * notice. */
+ * waits while holding half. A DIRECT or PREFILL request that finds no room waits; a DECODE request
+ * has another worker's blocks behind it and is refused at once instead, so that the dispatcher can
+ * take another.
+ *
+ * Who waits is tried in order of age. Behind one that finds no room a younger one may still be let
+ * in, as long as those that have passed an older one are together no longer than that one itself
+ * (`passed`, which counts on when it runs: see plan.c).
+ *
+ * A prompt that begins like one that is just being computed waits until those blocks are in the
+ * cache, and holds nobody up meanwhile: so n answers to one prompt, or a burst of requests with one
+ * system prompt, compute it once and hold its blocks once.
+ *
+ * What an answer grows by is not reserved, but counted: a sequence is let in where it fits beside
+ * what those that run are likely to become. When blocks run out all the same, the youngest sequence
+ * goes back to the queue and is computed again later, which the numbers do not notice. */
 #include "worker/engine/internal.h"
 
 #include <stdio.h>
@@ -102,25 +112,43 @@ bool pd_admit_blocks(struct pd_engine *engine, struct pd_sequence *s, int count)
     return true;
 }
 
-/* Blocks that are kept for the growth of the answers in progress: one each, so that an admission is
- * not undone by the very next steps. */
-static int64_t blocks_for_growth(const struct pd_engine *engine)
+/* Blocks that an answer is likely to need beyond those it has, with `blocks` of them: as many as an
+ * answer takes on the average, within its own limit; one at least, so that an admission is not
+ * undone by the very next steps. */
+static int64_t growth_of(const struct pd_engine *engine, const struct pd_sequence *s, int blocks)
+{
+    int answer = s->count > s->prompt ? s->count - s->prompt : 0, length, more;
+
+    if (s->request->route == PD_ROUTE_PREFILL)
+        return 0;
+    length = engine->usual_answer > answer ? engine->usual_answer : answer + 1;
+    if (length > s->max_answer)
+        length = s->max_answer;
+    more = pd_engine_blocks_for(engine, s->prompt + length) - blocks;
+    return more > 1 ? more : 1;
+}
+
+static int64_t growth_of_all(const struct pd_engine *engine)
 {
     const struct pd_sequence *s;
     int64_t count = 0;
 
     TAILQ_FOREACH (s, &engine->running, queue) {
-        count += s->request->route != PD_ROUTE_PREFILL;
+        count += growth_of(engine, s, s->block_count);
     }
     return count;
 }
 
+/* Alone a sequence always fits: it may then grow into all that there is. */
 static bool reserve(struct pd_engine *engine, struct pd_sequence *s, int count)
 {
     struct pd_block_counts blocks;
+    int64_t growth = 0;
 
+    if (!TAILQ_EMPTY(&engine->running))
+        growth = growth_of_all(engine) + growth_of(engine, s, s->block_count + count);
     pd_block_pool_count(engine->pool, &blocks);
-    if (engine->free_slot_count == 0 || blocks.available < count + blocks_for_growth(engine) ||
+    if (engine->free_slot_count == 0 || blocks.available < count + growth ||
         !pd_admit_blocks(engine, s, count))
         return false;
     s->slot = engine->free_slots[--engine->free_slot_count];
@@ -133,17 +161,39 @@ static void run(struct pd_engine *engine, struct pd_sequence *s)
     TAILQ_INSERT_TAIL(&engine->running, s, queue);
 }
 
+/* Whether the block behind the first `hits` of this sequence is just being computed for another. */
+static bool follows(const struct pd_engine *engine, const struct pd_sequence *s, int hits)
+{
+    int tokens = (hits + 1) * engine->options.block_size;
+    const struct pd_sequence *other;
+
+    if (!engine->options.prefix_caching || tokens > s->count - 1)
+        return false;
+    TAILQ_FOREACH (other, &engine->running, queue) {
+        if (other->collected < tokens && tokens <= other->target &&
+            memcmp(other->tokens, s->tokens, (size_t)tokens * sizeof(*s->tokens)) == 0)
+            return true;
+    }
+    return false;
+}
+
+enum placing { PLACED, NO_ROOM, FOLLOWS };
+
 /* Gives a waiting sequence its room: cached blocks for as much of its tokens as there are, so that
  * at least one token is left to be computed, fresh ones for the rest. */
-static bool place(struct pd_engine *engine, struct pd_sequence *s)
+static enum placing place(struct pd_engine *engine, struct pd_sequence *s)
 {
     size_t hits =
         pd_block_pool_match(engine->pool, s->tokens, (size_t)s->count - 1, s->blocks, &s->prefix);
+    enum placing placing = follows(engine, s, (int)hits) ? FOLLOWS : PLACED;
 
     s->block_count = s->published = (int)hits;
-    if (!reserve(engine, s, pd_engine_blocks_for(engine, s->count) - (int)hits)) {
+    if (placing == PLACED &&
+        !reserve(engine, s, pd_engine_blocks_for(engine, s->count) - (int)hits))
+        placing = NO_ROOM;
+    if (placing != PLACED) {
         pd_sequence_drop_room(engine, s);
-        return false;
+        return placing;
     }
     s->launched = s->collected = (int)hits * engine->options.block_size;
     s->history_behind = hits > 0;
@@ -151,7 +201,7 @@ static bool place(struct pd_engine *engine, struct pd_sequence *s)
     engine->load.cache_hit_tokens += (uint64_t)s->launched;
     if (!s->placed)
         s->cached = (uint32_t)(s->launched < s->prompt ? s->launched : s->prompt);
-    return true;
+    return PLACED;
 }
 
 /* ---- the queue ------------------------------------------------------------------------------- */
@@ -200,15 +250,45 @@ static void announce(struct pd_engine *engine, struct pd_sequence *s)
         pd_sequence_abort(engine, s, PD__V1__FAILED__CODE__CAPACITY, "too many KV tickets are out");
 }
 
-void pd_admit_waiting(struct pd_engine *engine)
+static void leave_queue(struct pd_engine *engine, struct pd_sequence *s)
+{
+    TAILQ_REMOVE(&engine->waiting, s, queue);
+    engine->waiting_count--;
+    run(engine, s);
+    announce(engine, s);
+}
+
+/* One has been let in past those in front of `behind` that found no room. */
+static void pass(struct pd_engine *engine, const struct pd_sequence *behind, int tokens)
 {
     struct pd_sequence *s;
 
-    while ((s = TAILQ_FIRST(&engine->waiting)) && place(engine, s)) {
-        TAILQ_REMOVE(&engine->waiting, s, queue);
-        engine->waiting_count--;
-        run(engine, s);
-        announce(engine, s);
+    TAILQ_FOREACH (s, &engine->waiting, queue) {
+        if (s == behind)
+            break;
+        s->passed += s->blocked ? tokens : 0;
+    }
+}
+
+void pd_admit_waiting(struct pd_engine *engine)
+{
+    struct pd_sequence *s, *next;
+    int64_t patience = INT64_MAX; /* tokens that may yet pass those that found no room */
+
+    for (s = TAILQ_FIRST(&engine->waiting); s && engine->free_slot_count > 0; s = next) {
+        enum placing placing = s->count <= patience ? place(engine, s) : NO_ROOM;
+
+        next = TAILQ_NEXT(s, queue);
+        s->blocked = placing == NO_ROOM;
+        if (s->blocked && s->count - s->passed < patience)
+            patience = s->count - s->passed;
+        if (placing != PLACED)
+            continue;
+        if (patience < INT64_MAX) {
+            pass(engine, s, s->count);
+            patience -= s->count;
+        }
+        leave_queue(engine, s);
     }
 }
 

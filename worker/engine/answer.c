@@ -119,6 +119,13 @@ static void finish_output(struct pd_engine *engine, struct pd_sequence *s,
     fill_finished(s, ending, output);
 }
 
+/* What admission expects of the next. */
+static void learn_length(struct pd_engine *engine, int length)
+{
+    engine->usual_answer =
+        engine->usual_answer ? (7 * engine->usual_answer + length + 7) / 8 : length;
+}
+
 static void fail_text(struct pd_engine *engine, struct pd_sequence *s)
 {
     pd_sequence_abort(engine, s, PD__V1__FAILED__CODE__INTERNAL,
@@ -176,7 +183,9 @@ void pd_answer_accept(struct pd_engine *engine, struct pd_sequence *s,
     if (ending.finish == PD__V1__FINISH_REASON__FINISH_NONE && !handed_over)
         return;
     finish_output(engine, s, &ending, output);
-    if (handed_over)
+    if (!handed_over)
+        learn_length(engine, position + 1);
+    else
         pd_kvx_complete(engine->kvx, s->number, (uint32_t)sampled->token, ending.finish, s->cached);
     pd_sequence_end(engine, s);
 }

@@ -48,13 +48,14 @@ static int make_tables(struct pd_engine *engine)
 
     engine->free_slots = calloc(seqs, sizeof(*engine->free_slots));
     engine->plan = calloc(seqs, sizeof(*engine->plan));
+    engine->prompts = calloc(seqs, sizeof(struct pd_sequence *));
     for (int i = 0; i < PD_FLIGHTS; i++)
         engine->flights[i].shares = calloc(seqs, sizeof(*engine->flights[i].shares));
     engine->instance = strdup(engine->options.instance ? engine->options.instance : "");
     engine->kv_address = strdup(engine->options.kv_address ? engine->options.kv_address : "");
     if (!pd_outbox_init(&engine->outbox, seqs) || !engine->free_slots || !engine->plan ||
-        !engine->flights[0].shares || !engine->flights[1].shares || !engine->instance ||
-        !engine->kv_address)
+        !engine->prompts || !engine->flights[0].shares || !engine->flights[1].shares ||
+        !engine->instance || !engine->kv_address)
         return PD_NO_MEMORY;
     for (int slot = engine->options.max_seqs; slot-- > 0;)
         engine->free_slots[engine->free_slot_count++] = slot;
@@ -83,6 +84,7 @@ int pd_engine_create(const struct pd_engine_options *options, struct pd_model *m
     engine->graph = pd_model_graph(model);
     engine->fingerprint = *pd_model_fingerprint(model);
     engine->next_deadline_ns = UINT64_MAX;
+    pd_pace_init(&engine->pace, options->max_tokens);
     pd_sequence_table_init(&engine->table);
     TAILQ_INIT(&engine->waiting);
     TAILQ_INIT(&engine->running);
@@ -113,6 +115,7 @@ void pd_engine_destroy(struct pd_engine *engine)
     for (int i = 0; i < PD_FLIGHTS; i++)
         free(engine->flights[i].shares);
     free(engine->plan);
+    free(engine->prompts);
     free(engine->free_slots);
     free(engine->instance);
     free(engine->kv_address);
@@ -406,6 +409,16 @@ void pd_engine_load(const struct pd_engine *engine, struct pd_load *load)
     pthread_mutex_lock(&e->load_lock);
     *load = e->load_copy;
     pthread_mutex_unlock(&e->load_lock);
+}
+
+bool pd_engine_lost(const struct pd_engine *engine, char *why, size_t size)
+{
+    struct pd_engine *e = (struct pd_engine *)engine;
+
+    pthread_mutex_lock(&e->load_lock);
+    snprintf(why, size, "%s", e->lost_why);
+    pthread_mutex_unlock(&e->load_lock);
+    return *why != '\0';
 }
 
 void pd_engine_cut(struct pd_engine *engine)

@@ -24,13 +24,17 @@ struct pd_sampling {
     float temperature, top_p, min_p, presence, frequency, repetition;
     int32_t top_k;
     uint64_t seed;
-    uint32_t max_tokens; /* > 0 and prompt + max_tokens <= max_model_len once admitted; 0: as many as fit */
+    uint32_t
+        max_tokens; /* > 0 and prompt + max_tokens <= max_model_len once admitted; 0: as many as fit */
     uint32_t min_tokens;
     bool ignore_eos, include_stop;
     int logprobs; /* 0: none; else 1 + alternatives */
     int32_t stop_tokens[PD_STOP_TOKENS_MAX];
     int stop_token_count;
-    struct { int32_t token; float bias; } *bias; /* malloc'ed */
+    struct {
+        int32_t token;
+        float bias;
+    } * bias; /* malloc'ed */
     int bias_count;
 };
 
@@ -167,6 +171,10 @@ bool pd_engine_idle(const struct pd_engine *engine);
 
 /* A snapshot, never older than one step. Any thread, does not wait for the engine. */
 void pd_engine_load(const struct pd_engine *engine, struct pd_load *load);
+
+/* Whether the device is gone: nothing will be computed any more, and the process had better end. `why` is
+ * one line for people, "" if it is not. Any thread. */
+bool pd_engine_lost(const struct pd_engine *engine, char *why, size_t size);
 
 /* Ends everything with CANCELLED failures and returns: what is left is for pd_engine_stop. */
 void pd_engine_cut(struct pd_engine *engine);

@@ -4,7 +4,8 @@
  *   mailbox ─▶ engine.c ─┬─▶ admission.c  checks a request; gives it room or lets it wait
  *                        ├─▶ transfer.c   what kvx says; tickets offered, prompts received
  *                        ├─▶ life.c       ends: stop, cancel, failure, deadline; frees
- *                        └─▶ step.c       plans, fills and launches a step; collects the one before
+ *                        └─▶ step.c       fills and launches a step; collects the one before
+ *                               ├─▶ plan.c    whose rows a step computes
  *                               └─▶ answer.c  one sampled token: text, stop rules, output */
 #ifndef PD_ENGINE_INTERNAL_H
 #define PD_ENGINE_INTERNAL_H
@@ -16,6 +17,7 @@
 #include "worker/base/mailbox.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/outbox.h"
+#include "worker/engine/pace.h"
 #include "worker/engine/sequence.h"
 #include "worker/kv/block_pool.h"
 #include "worker/sample/sampling.h"
@@ -68,6 +70,10 @@ struct pd_engine {
     int first_flight, flight_count;
     struct pd_share *plan; /* [max_seqs] */
     int plan_count;
+    struct pd_sequence **prompts; /* [max_seqs]: plan.c's, to sort */
+    struct pd_pace pace;
+    int usual_answer;        /* tokens, smoothed over those that ended; 0: none has yet */
+    int failures;            /* steps in a row that failed */
     uint64_t device_free_ns; /* when the last collected step ended */
 
     struct pd_outbox outbox;
@@ -78,6 +84,7 @@ struct pd_engine {
     struct pd_load load; /* counters, kept as they happen */
     pthread_mutex_t load_lock;
     struct pd_load load_copy; /* under load_lock */
+    char lost_why[256];       /* under load_lock; "": the device is not lost */
     _Atomic uint64_t living;  /* submitted and not yet freed */
 };
 
@@ -158,6 +165,12 @@ void pd_sequence_expire(struct pd_engine *engine, uint64_t now_ns);
 void pd_sequence_drop_room(struct pd_engine *engine, struct pd_sequence *sequence);
 /* Full blocks whose KV is known to be in place enter the prefix cache. */
 void pd_sequence_publish(struct pd_engine *engine, struct pd_sequence *sequence);
+
+/* ---- plan.c ---------------------------------------------------------------------------------- */
+
+/* Makes the plan of the next step, which may be empty. False: an answer needs another block and
+ * there is none. */
+bool pd_plan_make(struct pd_engine *engine);
 
 /* ---- step.c ---------------------------------------------------------------------------------- */
 

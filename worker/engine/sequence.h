@@ -41,6 +41,7 @@ struct pd_sequence {
     bool in_transfer;    /* kvx may still touch the blocks */
     bool recalled;       /* kvx has been told to let go */
     bool placed;         /* its `placed` has been said */
+    bool blocked;        /* waits because it found no room */
     bool history_behind; /* the slot's history lacks the positions below `launched` */
 
     int32_t *tokens; /* room for all that this sequence can ever have */
@@ -55,7 +56,9 @@ struct pd_sequence {
     pd_prefix prefix; /* the name of what they contain */
     int slot;         /* -1: none */
 
-    int target; /* rows up to here are prefill */
+    int target;     /* rows up to here are prefill */
+    int planned;    /* rows in the plan of the next step */
+    int64_t passed; /* rows of younger prompts that went before this one's, here or in the queue */
     int launched, collected, pending;
     int in_flight; /* launched steps that name this sequence */
 

@@ -7,8 +7,8 @@
  * row may therefore belong to an answer that turns out to have ended with step n: it was computed
  * for nothing, its token is dropped, and the sequence's slot and blocks come back one step later.
  *
- * A plan holds one row of every answer, and as much of the prompts, oldest first, as there are rows
- * left. A step has at least one row for each slot, so neither can starve the other. */
+ * A step that the device cannot run fails the sequences in it and nobody else. Only a device that is
+ * gone, or that can run no step at all, is given up. */
 #include "worker/engine/internal.h"
 
 #include <inttypes.h>
@@ -22,56 +22,8 @@ enum {
     WAIT_MS = 1000,
     WATCHDOG_MS = 5000, /* a step that takes so long is worth a line in the log */
     LOST_MS = 120000,   /* and so long that the device is given up */
+    FAILURES_MAX = 8,   /* so many steps in a row that fail, too */
 };
-
-/* ---- plan ------------------------------------------------------------------------------------ */
-
-static void add_share(struct pd_engine *engine, struct pd_sequence *s, int rows)
-{
-    struct pd_share *share = &engine->plan[engine->plan_count++];
-
-    share->sequence = s;
-    share->rows = rows;
-    share->end = s->launched + rows;
-    share->prefill = pd_sequence_prefills(s);
-    share->sample = -1;
-}
-
-/* Rows that are left for prompts when each answer has had its one. */
-static int room_for_prompts(const struct pd_engine *engine)
-{
-    const struct pd_sequence *s;
-    int room = engine->options.max_tokens;
-
-    TAILQ_FOREACH (s, &engine->running, queue) {
-        room -= pd_sequence_decodes(s);
-    }
-    return room;
-}
-
-/* False: an answer needs another block and there is none. */
-static bool plan(struct pd_engine *engine)
-{
-    int room = room_for_prompts(engine);
-    struct pd_sequence *s;
-
-    engine->plan_count = 0;
-    TAILQ_FOREACH (s, &engine->running, queue) {
-        int rows = s->target - s->launched;
-
-        if (pd_sequence_decodes(s)) {
-            if (pd_engine_blocks_for(engine, s->launched + 1) > s->block_count &&
-                !pd_admit_blocks(engine, s, 1))
-                return false;
-            add_share(engine, s, 1);
-        } else if (rows > 0 && room > 0) {
-            rows = rows < room ? rows : room;
-            room -= rows;
-            add_share(engine, s, rows);
-        }
-    }
-    return true;
-}
 
 /* ---- fill ------------------------------------------------------------------------------------ */
 
@@ -155,30 +107,60 @@ static int fill(struct pd_engine *engine, struct pd_step *step, struct pd_flight
     return PD_KERNEL_OK;
 }
 
-/* ---- a lost device --------------------------------------------------------------------------- */
+/* ---- a device that fails --------------------------------------------------------------------- */
+
+/* Takes the oldest flight out; its sequences have one step less in flight. */
+static void forget_flight(struct pd_engine *engine, bool fail)
+{
+    const struct pd_flight *flight = &engine->flights[engine->first_flight];
+
+    engine->first_flight = (engine->first_flight + 1) % PD_FLIGHTS;
+    engine->flight_count--;
+    for (int i = 0; i < flight->count; i++) {
+        struct pd_sequence *s = flight->shares[i].sequence;
+
+        s->in_flight--;
+        if (fail && s->phase != PD_PHASE_ENDED)
+            pd_sequence_abort(engine, s, PD__V1__FAILED__CODE__INTERNAL,
+                              "the step that this request was part of has failed");
+        else
+            pd_sequence_settle(engine, s);
+    }
+}
 
 static void lose_device(struct pd_engine *engine, const char *what)
 {
-    pd_log(PD_LOG_ERROR, "engine", "%s: %s; every request is refused from here on", what,
-           pd_device_error(engine->device));
-    engine->lost = true;
-    while (engine->flight_count > 0) {
-        struct pd_flight *flight = &engine->flights[engine->first_flight];
+    char why[sizeof(engine->lost_why)];
 
-        for (int i = 0; i < flight->count; i++) {
-            flight->shares[i].sequence->in_flight--;
-            pd_sequence_settle(engine, flight->shares[i].sequence);
-        }
-        engine->first_flight = (engine->first_flight + 1) % PD_FLIGHTS;
-        engine->flight_count--;
-    }
+    snprintf(why, sizeof(why), "%s: %s", what, pd_device_error(engine->device));
+    pd_log(PD_LOG_ERROR, "engine", "the device is lost: %s; every request is refused from here on",
+           why);
+    engine->lost = true;
+    while (engine->flight_count > 0)
+        forget_flight(engine, false);
     pd_sequence_abort_all(engine, PD__V1__FAILED__CODE__INTERNAL, "the worker's device has failed");
+    pthread_mutex_lock(&engine->load_lock);
+    memcpy(engine->lost_why, why, sizeof(why));
+    pthread_mutex_unlock(&engine->load_lock);
+}
+
+/* The oldest flight did not run, or ended badly. The device may be as good as before. */
+static void fail_step(struct pd_engine *engine, int status, const char *what)
+{
+    engine->failures++;
+    if (status == PD_KERNEL_LOST || engine->failures >= FAILURES_MAX) {
+        lose_device(engine, what);
+        return;
+    }
+    pd_log(PD_LOG_ERROR, "engine", "%s: %s; the %d requests in it fail", what,
+           pd_device_error(engine->device), engine->flights[engine->first_flight].count);
+    forget_flight(engine, true);
 }
 
 /* ---- collect --------------------------------------------------------------------------------- */
 
-/* Waits for the oldest flight. False: the device is lost. */
-static bool wait_for(struct pd_engine *engine, const struct pd_flight *flight)
+/* Waits for the oldest flight: PD_KERNEL_OK, how it failed, or PD_KERNEL_LOST. */
+static int wait_for(struct pd_engine *engine, const struct pd_flight *flight)
 {
     uint64_t start = pd_clock_ns(), next_ms = WATCHDOG_MS;
 
@@ -186,10 +168,10 @@ static bool wait_for(struct pd_engine *engine, const struct pd_flight *flight)
         int status = pd_step_wait(engine->device, flight->number, WAIT_MS);
         uint64_t waited_ms = (pd_clock_ns() - start) / 1000000;
 
-        if (status == PD_KERNEL_OK)
-            return true;
-        if (status != PD_KERNEL_TIMEOUT || waited_ms >= LOST_MS)
-            return false;
+        if (status != PD_KERNEL_TIMEOUT)
+            return status;
+        if (waited_ms >= LOST_MS)
+            return PD_KERNEL_LOST;
         if (waited_ms < next_ms)
             continue;
         pd_log(PD_LOG_WARN, "engine",
@@ -209,10 +191,12 @@ static void smooth(uint32_t *value, uint64_t sample)
 static void measure(struct pd_engine *engine, const struct pd_flight *flight)
 {
     uint64_t now = pd_clock_ns(), start = flight->launched_ns;
-    int prefilled = 0;
+    int prefilled = 0, answers = 0;
 
-    for (int i = 0; i < flight->count; i++)
+    for (int i = 0; i < flight->count; i++) {
         prefilled += flight->shares[i].prefill ? flight->shares[i].rows : 0;
+        answers += !flight->shares[i].prefill;
+    }
     if (start < engine->device_free_ns)
         start = engine->device_free_ns; /* it stood in line behind the step before */
     engine->device_free_ns = now;
@@ -221,6 +205,8 @@ static void measure(struct pd_engine *engine, const struct pd_flight *flight)
     smooth(&engine->load.step_us, (now - start) / 1000);
     if (prefilled > 0)
         smooth(&engine->load.prefill_us_per_token_x1000, (now - start) / (uint64_t)flight->rows);
+    if (answers > 0)
+        pd_pace_learn(&engine->pace, prefilled, now - start);
 }
 
 /* The model's numbers went wrong for this sequence alone: nobody else may meet its KV. */
@@ -285,11 +271,13 @@ static void collect_share(struct pd_engine *engine, const struct pd_step *step,
 static void collect(struct pd_engine *engine)
 {
     const struct pd_flight *flight = &engine->flights[engine->first_flight];
+    int status = wait_for(engine, flight);
 
-    if (!wait_for(engine, flight)) {
-        lose_device(engine, "a step does not end");
+    if (status != PD_KERNEL_OK) {
+        fail_step(engine, status, "a step does not end well");
         return;
     }
+    engine->failures = 0;
     engine->first_flight = (engine->first_flight + 1) % PD_FLIGHTS;
     engine->flight_count--;
     measure(engine, flight);
@@ -304,7 +292,7 @@ static void collect(struct pd_engine *engine)
  * have ended; then the youngest go back to the queue. */
 static void make_plan(struct pd_engine *engine)
 {
-    while (!plan(engine)) {
+    while (!pd_plan_make(engine)) {
         if (engine->flight_count > 0)
             collect(engine);
         else if (!pd_preempt_youngest(engine))
@@ -312,32 +300,48 @@ static void make_plan(struct pd_engine *engine)
     }
 }
 
+/* The plan into a step and the step onto the device. `flight` has the shares that are in it, even
+ * if it fails. */
+static int send(struct pd_engine *engine, struct pd_flight *flight)
+{
+    struct pd_step *step;
+    int status = pd_step_acquire(engine->device, &step);
+
+    flight->count = 0;
+    if (status == PD_KERNEL_OK)
+        status = fill(engine, step, flight);
+    if (status == PD_KERNEL_OK)
+        status = pd_graph_launch(engine->graph, step);
+    if (status != PD_KERNEL_OK)
+        return status;
+    flight->number = step->number;
+    flight->step = step;
+    flight->rows = step->tokens;
+    return PD_KERNEL_OK;
+}
+
 static bool launch(struct pd_engine *engine)
 {
     struct pd_flight *flight;
-    struct pd_step *step;
-    uint64_t now;
+    int status;
 
     make_plan(engine);
     if (engine->lost || engine->plan_count == 0)
         return false;
     flight = &engine->flights[(engine->first_flight + engine->flight_count) % PD_FLIGHTS];
-    flight->count = 0;
+    status = send(engine, flight);
     engine->flight_count++;
-    if (pd_step_acquire(engine->device, &step) != PD_KERNEL_OK ||
-        fill(engine, step, flight) != PD_KERNEL_OK ||
-        pd_graph_launch(engine->graph, step) != PD_KERNEL_OK) {
-        lose_device(engine, "a step cannot be launched");
+    if (status != PD_KERNEL_OK) {
+        while (engine->flight_count > 1 && !engine->lost)
+            collect(engine);
+        if (!engine->lost)
+            fail_step(engine, status, "a step cannot be launched");
         return false;
     }
-    now = pd_clock_ns();
-    flight->number = step->number;
-    flight->step = step;
-    flight->rows = step->tokens;
-    flight->launched_ns = now;
+    flight->launched_ns = pd_clock_ns();
     for (int i = 0; i < flight->count; i++)
         if (!flight->shares[i].sequence->started_ns)
-            flight->shares[i].sequence->started_ns = now;
+            flight->shares[i].sequence->started_ns = flight->launched_ns;
     return true;
 }
 

@@ -1,0 +1,281 @@
+/* Who goes first, who waits, and who may share: seen by steps and by counts, never by time. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#include "t/unit/engine_lab.h"
+
+enum { LONG = 40, ORDER_MAX = 32 };
+
+static struct lab lab;
+
+/* What comes as soon as request 0 has its room, and in which order all have got theirs. */
+static struct {
+    void (*come)(struct lab *at);
+    uint64_t order[ORDER_MAX];
+    int placed;
+} scene;
+
+static void on_placed(struct lab *at, const struct pd_placed *placed)
+{
+    assert_true(scene.placed < ORDER_MAX);
+    scene.order[scene.placed++] = placed->id.request;
+    if (placed->id.request == 0)
+        scene.come(at);
+}
+
+static void open_scene(const struct lab_options *options, void (*come)(struct lab *at))
+{
+    memset(&scene, 0, sizeof(scene));
+    scene.come = come;
+    lab_open(&lab, options);
+    lab.on_placed = on_placed;
+    lab_start(&lab, NULL);
+}
+
+static void close_scene(void)
+{
+    lab_stop(&lab);
+    lab_close(&lab);
+}
+
+/* A text of `length` characters that shares no block with another's. */
+static const char *text_of(uint64_t id, int length)
+{
+    static char text[LAB_TOKENS];
+
+    for (int i = 0; i < length; i++)
+        text[i] = (char)('a' + (i * 7 + (int)id * 3 + i / 13) % 26);
+    text[0] = (char)('A' + (int)id);
+    text[length] = '\0';
+    return text;
+}
+
+static void submit(struct lab *at, uint64_t id, int length, uint32_t answer)
+{
+    lab_submit(at, lab_request(at, id, text_of(id, length), answer));
+}
+
+static void expect(uint64_t id, int length, int answer_length)
+{
+    int32_t answer[LAB_TOKENS];
+
+    lab_oracle(text_of(id, length), NULL, answer, answer_length);
+    lab_expect(&lab, id, answer, answer_length);
+}
+
+/* ---- prompts --------------------------------------------------------------------------------- */
+
+static void a_short_one_comes(struct lab *at)
+{
+    submit(at, 1, 10, 1);
+}
+
+static void test_a_short_prompt_does_not_stand_behind_a_long_one(void **state)
+{
+    struct lab_options options = lab_defaults();
+
+    (void)state;
+    open_scene(&options, a_short_one_comes);
+    submit(&lab, 0, 150, 1); /* ten steps of 16 rows */
+    expect(1, 10, 1);
+    expect(0, 150, 1);
+    assert_true(lab.answers[1].end_step <= 3);
+    assert_true(lab.answers[0].end_step >= 10);
+    close_scene();
+}
+
+static void many_short_ones_come(struct lab *at)
+{
+    for (uint64_t id = 1; id <= 14; id++)
+        submit(at, id, 16, 1);
+}
+
+/* 64 rows of younger prompts go before a prompt of 64 rows, and no more: 4 steps and its own 4,
+ * where all of them would take 14. */
+static void test_a_long_prompt_is_not_starved(void **state)
+{
+    struct lab_options options = lab_defaults();
+
+    (void)state;
+    options.model.max_seqs = 16;
+    options.model.kv_blocks = 300;
+    open_scene(&options, many_short_ones_come);
+    submit(&lab, 0, 64, 1);
+    expect(0, 64, 1);
+    for (uint64_t id = 1; id <= 14; id++)
+        expect(id, 16, 1);
+    assert_in_range(lab.answers[0].end_step, 6, 11);
+    assert_true(lab.answers[14].end_step > lab.answers[0].end_step);
+    close_scene();
+}
+
+/* ---- the queue ------------------------------------------------------------------------------- */
+
+static void a_big_one_and_small_ones_come(struct lab *at)
+{
+    submit(at, 1, 120, 1); /* 15 blocks, of which 14 are left at best */
+    for (uint64_t id = 2; id <= 9; id++)
+        submit(at, id, 40, 1);
+}
+
+/* Three prompts of 40 tokens may pass one of 120 that finds no room. */
+static void test_small_ones_pass_a_big_one_for_a_while(void **state)
+{
+    static const uint64_t order[] = {0, 2, 3, 4, 1, 5, 6, 7, 8, 9};
+    struct lab_options options = lab_defaults();
+
+    (void)state;
+    options.model.max_seqs = 16;
+    options.model.kv_blocks = 22;
+    options.no_caching = true;
+    open_scene(&options, a_big_one_and_small_ones_come);
+    submit(&lab, 0, 60, 90);
+    expect(0, 60, 90);
+    expect(1, 120, 1);
+    for (uint64_t id = 2; id <= 9; id++)
+        expect(id, 40, 1);
+    assert_int_equal(scene.placed, 10);
+    assert_memory_equal(scene.order, order, sizeof(order));
+    close_scene();
+}
+
+static void another_of_the_kind_comes(struct lab *at)
+{
+    submit(at, 1, 20, 70);
+}
+
+/* Two answers of 70 tokens do not fit together; that they will be so long was learnt from another. */
+static void test_admission_counts_what_answers_become(void **state)
+{
+    struct lab_options options = lab_defaults();
+
+    (void)state;
+    options.model.kv_blocks = 20;
+    open_scene(&options, another_of_the_kind_comes);
+    submit(&lab, 2, 20, 70);
+    expect(2, 20, 70);
+    submit(&lab, 0, 20, 70);
+    expect(0, 20, 70);
+    expect(1, 20, 70);
+    assert_true(lab.answers[1].end_step > lab.answers[0].end_step + 60);
+    assert_int_equal(lab_load(&lab).preemptions, 0);
+    close_scene();
+}
+
+/* ---- one prompt, several answers ------------------------------------------------------------- */
+
+static const char shared[] =
+    "Eighty tokens of a prompt: ten blocks of which all but the last can be shared. .";
+
+static struct pd_request *one_of_several(struct lab *at, uint64_t id)
+{
+    struct pd_request *request = lab_request(at, id, shared, 7);
+
+    request->sampling.temperature = 1;
+    request->sampling.seed = id;
+    return request;
+}
+
+static void expect_one_of_several(uint64_t id)
+{
+    struct pd_sampling sampling = {.temperature = 1, .top_p = 1, .repetition = 1, .seed = id};
+    int32_t answer[7];
+
+    lab_oracle(shared, &sampling, answer, 7);
+    lab_expect(&lab, id, answer, 7);
+}
+
+static void three_more_come(struct lab *at)
+{
+    for (uint64_t id = 1; id < 4; id++)
+        lab_submit(at, one_of_several(at, id));
+}
+
+/* In 24 blocks there is no room for three such prompts, but for four of which nine blocks are shared. */
+static void test_answers_to_one_prompt_share_its_blocks(void **state)
+{
+    struct lab_options options = lab_defaults();
+    struct pd_load load;
+
+    (void)state;
+    assert_int_equal(strlen(shared), 80);
+    options.model.kv_blocks = 24;
+    open_scene(&options, three_more_come);
+    lab_submit(&lab, one_of_several(&lab, 0));
+    for (uint64_t id = 0; id < 4; id++)
+        expect_one_of_several(id);
+    load = lab_load(&lab);
+    assert_int_equal(load.preemptions, 0);
+    assert_int_equal(load.tokens_prefilled, 80 + 3 * 8);
+    for (uint64_t id = 1; id < 4; id++) {
+        assert_int_equal(lab.answers[id].end.cached_tokens, 72);
+        assert_true(lab.answers[id].end_step <= lab.answers[0].end_step + 4);
+    }
+    close_scene();
+}
+
+static void another_comes_and_the_first_leaves(struct lab *at)
+{
+    lab_submit(at, one_of_several(at, 1));
+    pd_engine_cancel(at->engine, lab_id(0));
+}
+
+/* Who waits for another's blocks computes them itself where the other does not. */
+static void test_a_follower_goes_on_alone(void **state)
+{
+    struct lab_options options = lab_defaults();
+
+    (void)state;
+    open_scene(&options, another_comes_and_the_first_leaves);
+    lab_submit(&lab, one_of_several(&lab, 0));
+    expect_one_of_several(1);
+    assert_true(lab_wait(&lab, 0)->failed);
+    close_scene();
+}
+
+static void one_with_another_end_comes(struct lab *at)
+{
+    char text[128];
+
+    snprintf(text, sizeof(text), "%.40sand an end of its own, which nobody else has", shared);
+    lab_submit(at, lab_request(at, 1, text, LONG));
+}
+
+/* A common beginning is computed once too, and only as much of it is waited for. */
+static void test_a_common_beginning_is_shared(void **state)
+{
+    struct lab_options options = lab_defaults();
+    int32_t answer[LONG];
+    char text[128];
+
+    (void)state;
+    open_scene(&options, one_with_another_end_comes);
+    lab_submit(&lab, one_of_several(&lab, 0));
+    snprintf(text, sizeof(text), "%.40sand an end of its own, which nobody else has", shared);
+    lab_oracle(text, NULL, answer, LONG);
+    lab_expect(&lab, 1, answer, LONG);
+    expect_one_of_several(0);
+    assert_int_equal(lab.answers[1].end.cached_tokens, 40);
+    close_scene();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_short_prompt_does_not_stand_behind_a_long_one),
+        cmocka_unit_test(test_a_long_prompt_is_not_starved),
+        cmocka_unit_test(test_small_ones_pass_a_big_one_for_a_while),
+        cmocka_unit_test(test_admission_counts_what_answers_become),
+        cmocka_unit_test(test_answers_to_one_prompt_share_its_blocks),
+        cmocka_unit_test(test_a_follower_goes_on_alone),
+        cmocka_unit_test(test_a_common_beginning_is_shared),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,106 @@
+/* How many rows of prompts share a step with answers: on a device that takes so long for the answers
+ * and so long for each row. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "worker/engine/pace.h"
+
+enum { MOST = 512, MS = 1000000 };
+
+struct machine {
+    uint64_t quiet_ns, row_ns;
+};
+
+static uint64_t step_of(const struct machine *machine, int rows)
+{
+    return machine->quiet_ns + (uint64_t)rows * machine->row_ns;
+}
+
+/* `quiet` steps of answers alone, then `shared` steps with as many rows as the pace allows; returns
+ * the rows of the next. */
+static int run(struct pd_pace *pace, const struct machine *machine, int quiet, int shared)
+{
+    for (int i = 0; i < quiet; i++)
+        pd_pace_learn(pace, 0, step_of(machine, 0));
+    for (int i = 0; i < shared; i++)
+        pd_pace_learn(pace, pd_pace_rows(pace), step_of(machine, pd_pace_rows(pace)));
+    return pd_pace_rows(pace);
+}
+
+static void test_nothing_is_known_at_first(void **state)
+{
+    struct pd_pace pace;
+
+    (void)state;
+    pd_pace_init(&pace, MOST);
+    assert_int_equal(pd_pace_rows(&pace), PD_PACE_FIRST);
+    pd_pace_learn(&pace, 100, 50 * MS); /* what of it the answers take is not known */
+    assert_int_equal(pd_pace_rows(&pace), PD_PACE_FIRST);
+    pd_pace_init(&pace, 8);
+    assert_int_equal(pd_pace_rows(&pace), 8);
+}
+
+static void test_a_step_takes_twice_a_quiet_one(void **state)
+{
+    static const struct machine machines[] = {
+        {10 * MS, MS / 10}, {20 * MS, MS}, {5 * MS, MS / 20}, {2 * MS, MS / 100}};
+    struct pd_pace pace;
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        int rows;
+
+        pd_pace_init(&pace, MOST);
+        rows = run(&pace, &machines[i], 1, 1);
+        assert_int_equal(rows, machines[i].quiet_ns / machines[i].row_ns);
+        assert_true(step_of(&machines[i], rows) <= 2 * machines[i].quiet_ns);
+    }
+}
+
+static void test_bounds(void **state)
+{
+    static const struct machine slow = {MS, MS}, quick = {100 * MS, 1000}, free = {MS, 0};
+    struct pd_pace pace;
+
+    (void)state;
+    pd_pace_init(&pace, MOST);
+    assert_int_equal(run(&pace, &slow, 1, 1), PD_PACE_LEAST); /* prompts go on all the same */
+    pd_pace_init(&pace, MOST);
+    assert_int_equal(run(&pace, &quick, 1, 1), MOST);
+    pd_pace_init(&pace, MOST);
+    assert_int_equal(run(&pace, &free, 1, 1), MOST);
+    pd_pace_init(&pace, MOST);
+    pd_pace_learn(&pace, 0, 0);
+    pd_pace_learn(&pace, 10, 0);
+    assert_in_range(pd_pace_rows(&pace), 1, MOST);
+}
+
+/* Contexts grow, others take the core: the pace follows within some steps. */
+static void test_it_follows(void **state)
+{
+    static const struct machine calm = {10 * MS, MS / 10}, busy = {10 * MS, MS / 2};
+    struct pd_pace pace;
+
+    (void)state;
+    pd_pace_init(&pace, MOST);
+    assert_int_equal(run(&pace, &calm, 1, 4), 100);
+    assert_in_range(run(&pace, &busy, 0, 16), 19, 21);
+    assert_in_range(run(&pace, &calm, 0, 16), 95, 100);
+    pd_pace_learn(&pace, 100, 500 * MS); /* one step that stumbled does not stop the prompts */
+    assert_true(run(&pace, &calm, 0, 12) > 60);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_nothing_is_known_at_first),
+        cmocka_unit_test(test_a_step_takes_twice_a_quiet_one),
+        cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_it_follows),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

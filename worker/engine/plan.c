@@ -1,0 +1,102 @@
+/* Whose rows the next step computes.
+ *
+ *   rows of a step  │ a a a a │ p p p p p p p p p p · · · │ --max-num-batched-tokens
+ *                     │         └ prompts, the most urgent first; where answers take part, no
+ *                     │           more of them than the pace allows
+ *                     └ one of every answer
+ *
+ * Prompts go by what is left of them, the shortest first, so that a short one does not stand behind
+ * a long one. Nobody starves: every row of a younger prompt that goes before an older one makes the
+ * older one as much shorter in this count (`passed`). So a prompt waits, for those that came after
+ * it, at most for as many rows as it has itself.
+ *
+ * A step has at least one row for each slot, so answers and prompts cannot starve each other. */
+#include "worker/engine/internal.h"
+
+#include <stdlib.h>
+
+static int rows_left(const struct pd_sequence *s)
+{
+    return s->target - s->launched;
+}
+
+/* One row of every answer, with the block that it needs. False: there is none. */
+static bool plan_answers(struct pd_engine *engine, int *answers)
+{
+    struct pd_sequence *s;
+
+    *answers = 0;
+    TAILQ_FOREACH (s, &engine->running, queue) {
+        s->planned = pd_sequence_decodes(s);
+        if (s->planned == 0)
+            continue;
+        if (pd_engine_blocks_for(engine, s->launched + 1) > s->block_count &&
+            !pd_admit_blocks(engine, s, 1))
+            return false;
+        ++*answers;
+    }
+    return true;
+}
+
+static int by_urgency(const void *left, const void *right)
+{
+    const struct pd_sequence *a = *(struct pd_sequence *const *)left;
+    const struct pd_sequence *b = *(struct pd_sequence *const *)right;
+    int64_t urgency_a = rows_left(a) - a->passed, urgency_b = rows_left(b) - b->passed;
+
+    if (urgency_a != urgency_b)
+        return urgency_a < urgency_b ? -1 : 1;
+    return (a->number > b->number) - (a->number < b->number);
+}
+
+static void plan_prompts(struct pd_engine *engine, int room)
+{
+    struct pd_sequence *s, **prompts = engine->prompts;
+    int count = 0;
+
+    TAILQ_FOREACH (s, &engine->running, queue) {
+        if (pd_sequence_prefills(s))
+            prompts[count++] = s;
+    }
+    qsort(prompts, (size_t)count, sizeof(*prompts), by_urgency);
+    for (int i = 0; i < count && room > 0; i++) {
+        s = prompts[i];
+        s->planned = rows_left(s) < room ? rows_left(s) : room;
+        room -= s->planned;
+        for (int j = i + 1; j < count; j++)
+            if (prompts[j]->number < s->number)
+                prompts[j]->passed += s->planned;
+    }
+}
+
+static void add_shares(struct pd_engine *engine)
+{
+    struct pd_sequence *s;
+
+    engine->plan_count = 0;
+    TAILQ_FOREACH (s, &engine->running, queue) {
+        if (s->planned > 0)
+            engine->plan[engine->plan_count++] = (struct pd_share){
+                .sequence = s,
+                .rows = s->planned,
+                .end = s->launched + s->planned,
+                .prefill = pd_sequence_prefills(s),
+                .sample = -1,
+            };
+    }
+}
+
+bool pd_plan_make(struct pd_engine *engine)
+{
+    int answers, room;
+
+    engine->plan_count = 0;
+    if (!plan_answers(engine, &answers))
+        return false;
+    room = engine->options.max_tokens - answers;
+    if (answers > 0 && pd_pace_rows(&engine->pace) < room)
+        room = pd_pace_rows(&engine->pace);
+    plan_prompts(engine, room);
+    add_shares(engine);
+    return true;
+}
