@@ -490,7 +490,7 @@ ngx_http_pd_attach_down(ngx_http_pd_attach_t *attach, ngx_str_t *why)
     ngx_log_error(level, process->log, 0, "pd: %s worker \"%V\": %V",
                   was_up ? "lost" : "cannot attach to", &attach->name, why);
 
-    ngx_http_pd_failure_lost(attach);
+    ngx_http_pd_failure_lost(attach, 0);
     ngx_http_pd_outbox_clear(&attach->outbox);
 
     if (attach->timer.timer_set) {

@@ -304,7 +304,8 @@ ngx_http_pd_attempt_again(ngx_http_pd_attempt_t *attempt, ngx_uint_t avoid,
                             PD__V1__CANCEL__REASON__REFUSED_ELSEWHERE);
     ngx_http_pd_attempt_unhold(attempt);
 
-    if (!ngx_http_pd_failover_possible(attempt)
+    if (attempt->job->canary
+        || !ngx_http_pd_failover_possible(attempt)
         || attempt->choices >= NGX_HTTP_PD_CHOICES
         || attempt->deaths >= NGX_HTTP_PD_DEATHS
         || process->drained || process->terminating)
@@ -340,7 +341,7 @@ ngx_http_pd_attempt_again(ngx_http_pd_attempt_t *attempt, ngx_uint_t avoid,
 void
 ngx_http_pd_attempt_submitted(ngx_http_pd_attempt_t *attempt)
 {
-    if (attempt->failover.off) {
+    if (attempt->failover.off || attempt->job->canary) {
         ngx_http_pd_attempt_settled(attempt);
     }
 }
@@ -527,7 +528,7 @@ ngx_http_pd_attempt_fail(ngx_http_pd_attempt_t *attempt, ngx_uint_t status,
         result->message.len = 0;
     }
 
-    level = (status < 500) ? NGX_LOG_INFO : NGX_LOG_ERR;
+    level = (status < 500 || job->canary) ? NGX_LOG_INFO : NGX_LOG_ERR;
 
     ngx_log_error(level, job->log, 0,
                   "pd: request \"%V\" failed in %s, prefill \"%V\", "

@@ -136,8 +136,8 @@ void ngx_http_pd_dispatch_side_over(ngx_http_pd_side_t *side,
 void ngx_http_pd_failure_message(ngx_http_pd_attach_t *attach,
     Pd__V1__Failed *failed);
 
-/* the stream is gone */
-void ngx_http_pd_failure_lost(ngx_http_pd_attach_t *attach);
+/* the stream is gone, or (cancel) the worker is believed to be */
+void ngx_http_pd_failure_lost(ngx_http_pd_attach_t *attach, ngx_uint_t cancel);
 
 
 #endif /* _NGX_HTTP_PD_ATTEMPT_H_INCLUDED_ */

@@ -18,6 +18,7 @@
 
 #include "ngx_http_pd_choose.h"
 #include "ngx_http_pd_slot.h"
+#include "ngx_http_pd_vitals.h"
 
 
 #define ngx_http_pd_role(r)    (1u << (r))
@@ -200,7 +201,7 @@ ngx_http_pd_choose_best(ngx_http_pd_zone_t *zone, ngx_http_pd_search_t *search)
         for (i = 0; i < sh->nworkers; i++) {
             worker = &sh->workers[i];
 
-            if (worker->backup == backup
+            if ((worker->backup || ngx_http_pd_vitals_weak(worker)) == backup
                 && ngx_http_pd_choose_fits(zone, search, worker)
                 && (best == NULL
                     || ngx_http_pd_choose_better(search, worker, best)))
@@ -225,13 +226,16 @@ ngx_http_pd_choose_fits(ngx_http_pd_zone_t *zone, ngx_http_pd_search_t *search,
 
     if (!ngx_http_pd_choose_serves(worker, record->cluster, record->model)
         || !(ngx_http_pd_role(worker->role) & search->roles)
-        || !ngx_http_pd_slot_attached(zone, record->slot, worker))
+        || !ngx_http_pd_slot_attached(zone, record->slot, worker)
+        || !ngx_http_pd_vitals_admits(zone, record, worker))
     {
         return 0;
     }
 
     if (search->partner
-        && !ngx_http_pd_choose_pair_fits(search->partner, worker))
+        && (!ngx_http_pd_choose_pair_fits(search->partner, worker)
+            || !ngx_http_pd_vitals_pair_usable(zone, search->partner,
+                                               worker)))
     {
         return 0;
     }

@@ -27,6 +27,9 @@
 #define NGX_HTTP_PD_LEASE             30000
 #define NGX_HTTP_PD_FAILOVER_RATE     64
 #define NGX_HTTP_PD_FAILOVER_BURST    256
+#define NGX_HTTP_PD_STALL             30000
+#define NGX_HTTP_PD_FAULTS            3
+#define NGX_HTTP_PD_BACKOFF           1000
 
 
 static char *ngx_http_pd_cluster_worker(ngx_conf_t *cf, ngx_command_t *cmd,
@@ -47,6 +50,9 @@ static char *ngx_http_pd_cluster_direct(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 static char *ngx_http_pd_cluster_failover(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
+static char *ngx_http_pd_cluster_ejection(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+static ngx_msec_t ngx_http_pd_cluster_time(ngx_str_t *value, size_t name);
 
 
 static ngx_command_t  ngx_http_pd_cluster_commands[] = {
@@ -82,6 +88,13 @@ static ngx_command_t  ngx_http_pd_cluster_commands[] = {
     { ngx_string("failover_rate"),
       NGX_HTTP_PD_CLUSTER_CONF|NGX_CONF_TAKE12,
       ngx_http_pd_cluster_failover,
+      0,
+      0,
+      NULL },
+
+    { ngx_string("ejection"),
+      NGX_HTTP_PD_CLUSTER_CONF|NGX_CONF_TAKE123,
+      ngx_http_pd_cluster_ejection,
       0,
       0,
       NULL },
@@ -183,6 +196,9 @@ ngx_http_pd_cluster_block(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     ngx_conf_init_uint_value(cluster->direct_threshold, 0);
     ngx_conf_init_uint_value(cluster->failover_rate,
                              NGX_HTTP_PD_FAILOVER_RATE);
+    ngx_conf_init_msec_value(cluster->stall, NGX_HTTP_PD_STALL);
+    ngx_conf_init_msec_value(cluster->backoff, NGX_HTTP_PD_BACKOFF);
+    ngx_conf_init_uint_value(cluster->faults, NGX_HTTP_PD_FAULTS);
 
     return NGX_CONF_OK;
 }
@@ -253,6 +269,9 @@ ngx_http_pd_cluster_mention(ngx_conf_t *cf, ngx_str_t *name)
     cluster->direct_threshold = NGX_CONF_UNSET_UINT;
     cluster->failover_rate = NGX_CONF_UNSET_UINT;
     cluster->failover_burst = NGX_HTTP_PD_FAILOVER_BURST;
+    cluster->stall = NGX_CONF_UNSET_MSEC;
+    cluster->faults = NGX_CONF_UNSET_UINT;
+    cluster->backoff = NGX_CONF_UNSET_MSEC;
 
     return cluster;
 }
@@ -680,4 +699,72 @@ ngx_http_pd_cluster_failover(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
     return NGX_CONF_OK;
+}
+
+
+static char *
+ngx_http_pd_cluster_ejection(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_pd_cluster_t  *cluster = conf;
+
+    ngx_int_t    n;
+    ngx_str_t   *value;
+    ngx_uint_t   i;
+    ngx_msec_t   time;
+
+    value = cf->args->elts;
+
+    for (i = 1; i < cf->args->nelts; i++) {
+
+        if (ngx_strncmp(value[i].data, "faults=", 7) == 0) {
+            n = ngx_atoi(value[i].data + 7, value[i].len - 7);
+
+            if (n >= 1 && n <= 1000 && cluster->faults == NGX_CONF_UNSET_UINT)
+            {
+                cluster->faults = n;
+                continue;
+            }
+
+        } else if (ngx_strncmp(value[i].data, "stall=", 6) == 0) {
+            time = ngx_http_pd_cluster_time(&value[i], 6);
+
+            if (time && cluster->stall == NGX_CONF_UNSET_MSEC) {
+                cluster->stall = time;
+                continue;
+            }
+
+        } else if (ngx_strncmp(value[i].data, "backoff=", 8) == 0) {
+            time = ngx_http_pd_cluster_time(&value[i], 8);
+
+            if (time && cluster->backoff == NGX_CONF_UNSET_MSEC) {
+                cluster->backoff = time;
+                continue;
+            }
+        }
+
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid parameter \"%V\" in \"ejection\": use "
+                           "stall=100ms to stall=1h, backoff= alike, "
+                           "faults=1 to faults=1000, each once", &value[i]);
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* 0: not between 0.1 s and an hour */
+
+static ngx_msec_t
+ngx_http_pd_cluster_time(ngx_str_t *value, size_t name)
+{
+    ngx_int_t  time;
+    ngx_str_t  s;
+
+    s.data = value->data + name;
+    s.len = value->len - name;
+
+    time = ngx_parse_time(&s, 0);
+
+    return (time == NGX_ERROR || time < 100 || time > 3600 * 1000) ? 0 : time;
 }

@@ -54,6 +54,9 @@ struct ngx_http_pd_cluster_s {
     ngx_uint_t                 direct_threshold;   /* tokens, 0: off */
     ngx_uint_t                 failover_rate;      /* a second */
     ngx_uint_t                 failover_burst;
+    ngx_msec_t                 stall;      /* of work without a step */
+    ngx_uint_t                 faults;     /* in a row, until ejected */
+    ngx_msec_t                 backoff;    /* of the first ejection */
 };
 
 

@@ -24,6 +24,7 @@
 #include "ngx_http_pd_account.h"
 #include "ngx_http_pd_attempt.h"
 #include "ngx_http_pd_report.h"
+#include "ngx_http_pd_vitals.h"
 
 
 static void ngx_http_pd_dispatch_hand_over(ngx_http_pd_attempt_t *attempt,
@@ -471,9 +472,15 @@ ngx_http_pd_dispatch_finish(ngx_http_pd_attempt_t *attempt,
     Pd__V1__Finished *finished)
 {
     ngx_http_pd_job_t     *job;
+    ngx_http_pd_zone_t    *zone;
     ngx_http_pd_result_t   result;
 
     job = attempt->job;
+    zone = attempt->process->zone;
+
+    ngx_http_pd_zone_lock(zone);
+    ngx_http_pd_vitals_success(zone, &zone->sh->records[attempt->record]);
+    ngx_http_pd_zone_unlock(zone);
 
     ngx_memzero(&result, sizeof(ngx_http_pd_result_t));
 

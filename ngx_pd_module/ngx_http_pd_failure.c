@@ -18,8 +18,12 @@
 
 
 #include "ngx_http_pd_attempt.h"
+#include "ngx_http_pd_vitals.h"
 
 
+static void ngx_http_pd_failure_blame(ngx_http_pd_attempt_t *attempt,
+    ngx_http_pd_attach_t *attach, ngx_uint_t death);
+static void ngx_http_pd_failure_pair(ngx_http_pd_attempt_t *attempt);
 static void ngx_http_pd_failure_fault(ngx_http_pd_attempt_t *attempt,
     ngx_http_pd_attach_t *attach, const char *message);
 static void ngx_http_pd_failure_refused(ngx_http_pd_attempt_t *attempt,
@@ -93,6 +97,11 @@ ngx_http_pd_failure_message(ngx_http_pd_attach_t *attach,
     case PD__V1__FAILED__CODE__CANCELLED:
         attempt->retry_after = ngx_max(retry_after, 1);
 
+        if (placed && decode && failed->code == PD__V1__FAILED__CODE__TICKET)
+        {
+            ngx_http_pd_failure_pair(attempt);
+        }
+
         if (placed) {
             ngx_http_pd_failover_begin(attempt);
         }
@@ -117,6 +126,23 @@ ngx_http_pd_failure_message(ngx_http_pd_attach_t *attach,
 }
 
 
+/* both workers live, and the way between them does not */
+
+static void
+ngx_http_pd_failure_pair(ngx_http_pd_attempt_t *attempt)
+{
+    ngx_http_pd_zone_t  *zone;
+
+    zone = attempt->process->zone;
+
+    ngx_http_pd_zone_lock(zone);
+    ngx_http_pd_vitals_pair_fault(zone, attempt->job->cluster,
+                                  &zone->sh->records[attempt->record],
+                                  attempt->process->log);
+    ngx_http_pd_zone_unlock(zone);
+}
+
+
 /* like a death: it may be the request that does it */
 
 static void
@@ -125,6 +151,7 @@ ngx_http_pd_failure_fault(ngx_http_pd_attempt_t *attempt,
 {
     attempt->deaths++;
 
+    ngx_http_pd_failure_blame(attempt, attach, 0);
     ngx_http_pd_failover_begin(attempt);
     ngx_http_pd_attempt_again(attempt, attach->index,
                               NGX_HTTP_INTERNAL_SERVER_ERROR, message);
@@ -243,10 +270,10 @@ ngx_http_pd_failure_redirect(ngx_http_pd_attempt_t *attempt,
 
 
 void
-ngx_http_pd_failure_lost(ngx_http_pd_attach_t *attach)
+ngx_http_pd_failure_lost(ngx_http_pd_attach_t *attach, ngx_uint_t cancel)
 {
-    ngx_queue_t            *q;
     ngx_uint_t              decode, finished;
+    ngx_queue_t            *q;
     ngx_http_pd_side_t     *side;
     ngx_http_pd_attempt_t  *attempt;
 
@@ -261,9 +288,11 @@ ngx_http_pd_failure_lost(ngx_http_pd_attach_t *attach)
 
         if (!finished) {
             ngx_http_pd_dispatch_side_over(side, NGX_HTTP_BAD_GATEWAY, NULL);
+            ngx_http_pd_failure_blame(attempt, attach, 1);
         }
 
-        ngx_http_pd_attach_drop(side, 0, 0);
+        ngx_http_pd_attach_drop(side, cancel,
+                                PD__V1__CANCEL__REASON__REFUSED_ELSEWHERE);
 
         attempt->deaths += !finished;
 
@@ -280,6 +309,31 @@ ngx_http_pd_failure_lost(ngx_http_pd_attach_t *attach)
                                     "answer."
                                   : "The worker was lost.");
     }
+}
+
+
+/* what the worker did, or that it died, is held against it */
+
+static void
+ngx_http_pd_failure_blame(ngx_http_pd_attempt_t *attempt,
+    ngx_http_pd_attach_t *attach, ngx_uint_t death)
+{
+    ngx_http_pd_zone_t  *zone;
+
+    zone = attach->process->zone;
+
+    if (attach->process->terminating) {
+        return;
+    }
+
+    ngx_http_pd_zone_lock(zone);
+
+    if (ngx_http_pd_zone_worker(zone, attach->index, attach->id)) {
+        ngx_http_pd_vitals_fault(zone, attempt->job->cluster, attach->index,
+                                 death, attach->process->log);
+    }
+
+    ngx_http_pd_zone_unlock(zone);
 }
 
 

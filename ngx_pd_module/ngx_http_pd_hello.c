@@ -8,6 +8,7 @@
 #include "ngx_http_pd_choose.h"
 #include "ngx_http_pd_ledger.h"
 #include "ngx_http_pd_slot.h"
+#include "ngx_http_pd_vitals.h"
 
 
 #define NGX_HTTP_PD_DIGEST    32
@@ -142,6 +143,14 @@ ngx_http_pd_hello_learn(ngx_http_pd_zone_t *zone, ngx_http_pd_worker_t *worker,
         worker->running = 0;
         worker->waiting = 0;
         worker->kv_free = hello->kv_blocks;
+        worker->stepped = 0;
+        worker->moved = 0;
+        worker->back = worker->known ? ngx_http_pd_now_us() : 0;
+
+        if (worker->hung) {
+            worker->hung = 0;
+            worker->vital = NGX_HTTP_PD_WELL;
+        }
     }
 
     worker->tried = 1;

@@ -106,6 +106,7 @@ ngx_http_pd_job_attempt(ngx_http_pd_job_t *job, ngx_http_pd_process_t *process)
     attempt->timer.handler = ngx_http_pd_attempt_timer;
     attempt->timer.data = attempt;
     attempt->timer.log = job->log;
+    attempt->timer.cancelable = (job->canary != 0);
 
     attempt->later.handler = ngx_http_pd_attempt_later;
     attempt->later.data = attempt;
@@ -132,6 +133,7 @@ ngx_http_pd_job_admit(ngx_http_pd_job_t *job, ngx_http_pd_attempt_t *attempt,
     need.model = job->model;
     need.prompt = job->prompt_bytes / NGX_HTTP_PD_JOB_BYTES + 1;
     need.output = job->max_tokens;
+    need.canary = job->canary;
     need.tenant = job->tenant;
     need.bytes = job->prompt_bytes;
     need.claim = job->claim;
@@ -148,7 +150,7 @@ ngx_http_pd_job_admit(ngx_http_pd_job_t *job, ngx_http_pd_attempt_t *attempt,
 
     ngx_http_pd_zone_unlock(zone);
 
-    if (rc == NGX_DECLINED) {
+    if (rc == NGX_DECLINED && why != NGX_HTTP_PD_REFUSED_CANARY) {
         ngx_http_pd_job_refuse(job, result, why, retry_after);
     }
 

@@ -119,6 +119,8 @@ struct ngx_http_pd_job_s {
     size_t                             failover_buffer;    /* bytes of submit
                                                   and ids; 0: no failover */
     ngx_uint_t                         submit_shared;  /* by several jobs */
+    ngx_uint_t                         canary;     /* 1 + the worker it is for:
+                                                  it neither waits nor moves */
 
     /* kept by the dispatcher, read by the consumer */
 

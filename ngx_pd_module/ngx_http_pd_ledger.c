@@ -78,6 +78,8 @@ ngx_http_pd_ledger_admit(ngx_http_pd_zone_t *zone, ngx_http_pd_need_t *need,
     record->output = need->output ? ngx_min(need->output, NGX_MAX_INT32_VALUE)
                                   : NGX_HTTP_PD_LEDGER_OUTPUT;
     record->single = (need->output == 1);
+    record->canary = need->canary;
+    record->split = (need->canary != 0);
 
     if (need->claim
         && ngx_http_pd_ledger_reserve(zone, need, record, why) != NGX_OK)
@@ -86,11 +88,17 @@ ngx_http_pd_ledger_admit(ngx_http_pd_zone_t *zone, ngx_http_pd_need_t *need,
         return NGX_DECLINED;
     }
 
-    if (cluster->queued == 0
+    if ((cluster->queued == 0 || need->canary)
         && ngx_http_pd_ledger_place(zone, record) == NGX_OK)
     {
         record->state = NGX_HTTP_PD_RECORD_RUNNING;
         return NGX_OK;
+    }
+
+    if (need->canary) {
+        ngx_http_pd_ledger_free(zone, *index);
+        *why = NGX_HTTP_PD_REFUSED_CANARY;
+        return NGX_DECLINED;
     }
 
     if (cluster->queued >= need->cluster->queue) {

@@ -39,6 +39,7 @@ typedef struct {
     ngx_str_t               tenant;
     size_t                  bytes;         /* of the prompt */
     ngx_http_pd_claim_t    *claim;         /* NULL: on nobody's account */
+    ngx_uint_t              canary;        /* 1 + the worker; 0: none */
 } ngx_http_pd_need_t;
 
 
@@ -46,7 +47,8 @@ typedef enum {
     NGX_HTTP_PD_REFUSED_MODEL = 1,         /* nobody serves it */
     NGX_HTTP_PD_REFUSED_LIMIT,             /* see the claim */
     NGX_HTTP_PD_REFUSED_QUEUE,             /* the queue is full */
-    NGX_HTTP_PD_REFUSED_TABLE              /* no record is left */
+    NGX_HTTP_PD_REFUSED_TABLE,             /* no record is left */
+    NGX_HTTP_PD_REFUSED_CANARY             /* its worker cannot be used */
 } ngx_http_pd_refused_e;
 
 

@@ -11,6 +11,7 @@
 #include "ngx_http_pd_attempt.h"
 #include "ngx_http_pd_slot.h"
 #include "ngx_http_pd_state.h"
+#include "ngx_http_pd_vitals.h"
 
 
 #define NGX_HTTP_PD_PROCESS_TICK    1000
@@ -210,6 +211,7 @@ ngx_http_pd_process_self_handler(ngx_event_t *ev)
 static void
 ngx_http_pd_process_tick_handler(ngx_event_t *ev)
 {
+    ngx_uint_t              sweeps;
     ngx_http_pd_zone_t     *zone;
     ngx_http_pd_process_t  *process;
 
@@ -227,9 +229,13 @@ ngx_http_pd_process_tick_handler(ngx_event_t *ev)
     {
         process->swept = ngx_current_msec;
 
-        if (ngx_http_pd_slot_sweep(zone, process->log)) {
+        sweeps = ngx_http_pd_slot_sweep(zone, process->log);
+
+        if (sweeps) {
             ngx_http_pd_state_save(zone, process->log);
         }
+
+        ngx_http_pd_vitals_tick(process, sweeps);
     }
 
     ngx_http_pd_zone_lock(zone);

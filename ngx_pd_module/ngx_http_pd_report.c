@@ -6,6 +6,7 @@
 
 #include "ngx_http_pd_report.h"
 #include "ngx_http_pd_attempt.h"
+#include "ngx_http_pd_vitals.h"
 
 
 void
@@ -37,6 +38,7 @@ ngx_http_pd_report_apply(ngx_http_pd_attach_t *attach,
 
     if (worker && worker->boot == attach->boot) {
         ngx_http_pd_load_report(zone, worker, attach->stream, load);
+        ngx_http_pd_vitals_report(worker, load);
     }
 }
 

@@ -27,6 +27,7 @@
 #define NGX_HTTP_PD_ZONE_WORKERS     256
 #define NGX_HTTP_PD_ZONE_SLOTS       1024    /* NGX_MAX_PROCESSES */
 #define NGX_HTTP_PD_ZONE_ACCOUNTS    8       /* one part in so many */
+#define NGX_HTTP_PD_ZONE_PAIRS       256     /* that fail; the oldest goes */
 #define NGX_HTTP_PD_ZONE_MIN         (512 * 1024)
 
 #define NGX_HTTP_PD_MODEL_MAX        256
@@ -99,6 +100,19 @@ typedef struct {
     uint32_t     unseen;              /* list of submissions, see load.h */
 
     uint64_t     chosen;              /* order of the last choice, for ties */
+
+    /* is it fit? see ngx_http_pd_vitals.h */
+
+    uint8_t      vital;
+    uint8_t      hung;                /* has work and makes no step */
+    uint8_t      canary;              /* one is on its way */
+    uint32_t     faults;              /* in a row */
+    uint32_t     ejections;           /* in a row */
+    uint64_t     died;                /* boot whose death is in "faults" */
+    uint64_t     stepped;             /* highest step counter */
+    uint64_t     moved;               /* us: made a step, or had no need */
+    uint64_t     until;               /* us: is let be until then */
+    uint64_t     back;                /* us: slow start since; 0: none */
 } ngx_http_pd_worker_t;
 
 
@@ -159,6 +173,7 @@ typedef struct {
     uint32_t     output;              /* tokens still to come */
     uint8_t      split;               /* not to a decode worker alone */
     uint8_t      single;              /* one token: no decode worker */
+    uint16_t     canary;              /* 1 + the worker it is for; 0: none */
 
     /* what it has */
 
@@ -203,6 +218,17 @@ typedef struct {
 } ngx_http_pd_slot_t;
 
 
+/* hand-offs between two workers have failed */
+
+typedef struct {
+    uint64_t     prefill;             /* ids of the workers; 0: free */
+    uint64_t     decode;
+    uint64_t     touched;             /* us: last failure */
+    uint64_t     until;               /* us: is left out until then */
+    uint64_t     faults;              /* in a row */
+} ngx_http_pd_pair_t;
+
+
 typedef struct {
     ngx_uint_t                   dirty;
 
@@ -229,6 +255,7 @@ typedef struct {
     ngx_http_pd_zone_cluster_t   clusters[NGX_HTTP_PD_ZONE_CLUSTERS];
     ngx_http_pd_worker_t         workers[NGX_HTTP_PD_ZONE_WORKERS];
     ngx_http_pd_slot_t           slots[NGX_HTTP_PD_ZONE_SLOTS];
+    ngx_http_pd_pair_t           pairs[NGX_HTTP_PD_ZONE_PAIRS];
     ngx_http_pd_record_t         records[1];
 } ngx_http_pd_shared_t;
 

@@ -1,0 +1,548 @@
+
+/*
+ * Which workers are fit: see the header.
+ */
+
+
+#include "ngx_http_pd_vitals.h"
+#include "ngx_http_pd_attempt.h"
+#include "ngx_http_pd_canary.h"
+#include "ngx_http_pd_choose.h"
+#include "ngx_http_pd_slot.h"
+
+
+#define NGX_HTTP_PD_VITALS_STEPS      20          /* of its own, at least */
+#define NGX_HTTP_PD_VITALS_LONGEST    60000000    /* us out, at most */
+#define NGX_HTTP_PD_VITALS_RAMP       8           /* s of slow start */
+#define NGX_HTTP_PD_VITALS_PAIR       2           /* failures of a pair */
+
+
+static void ngx_http_pd_vitals_look(ngx_http_pd_process_t *process,
+    ngx_http_pd_cluster_t *conf, ngx_http_pd_worker_t *worker);
+static void ngx_http_pd_vitals_eject(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_cluster_t *conf, ngx_http_pd_worker_t *worker,
+    const char *why, ngx_log_t *log);
+static uint64_t ngx_http_pd_vitals_backoff(ngx_http_pd_cluster_t *conf,
+    ngx_uint_t times);
+static ngx_uint_t ngx_http_pd_vitals_last(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_worker_t *worker);
+static ngx_uint_t ngx_http_pd_vitals_last_pair(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_worker_t *prefill, ngx_http_pd_worker_t *decode);
+static ngx_uint_t ngx_http_pd_vitals_serves(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_worker_t *worker, ngx_http_pd_worker_t *like);
+static ngx_http_pd_pair_t *ngx_http_pd_vitals_pair(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_worker_t *prefill, ngx_http_pd_worker_t *decode);
+static ngx_http_pd_cluster_t *ngx_http_pd_vitals_conf(
+    ngx_http_pd_process_t *process, ngx_http_pd_worker_t *worker);
+
+
+void
+ngx_http_pd_vitals_tick(ngx_http_pd_process_t *process, ngx_uint_t sweeps)
+{
+    ngx_uint_t              i, n, m;
+    ngx_uint_t              hung[NGX_HTTP_PD_ZONE_WORKERS];
+    ngx_uint_t              away[NGX_HTTP_PD_ZONE_WORKERS];
+    ngx_http_pd_shared_t   *sh;
+    ngx_http_pd_worker_t   *worker;
+    ngx_http_pd_cluster_t  *conf;
+
+    sh = process->zone->sh;
+    n = 0;
+    m = 0;
+
+    ngx_http_pd_zone_lock(process->zone);
+
+    for (i = 0; i < sh->nworkers; i++) {
+        worker = &sh->workers[i];
+        conf = ngx_http_pd_vitals_conf(process, worker);
+
+        if (conf == NULL || process->attaches[i] == NULL
+            || process->attaches[i]->state != NGX_HTTP_PD_ATTACH_UP)
+        {
+            continue;
+        }
+
+        if (sweeps) {
+            ngx_http_pd_vitals_look(process, conf, worker);
+        }
+
+        if (worker->vital != NGX_HTTP_PD_EJECTED) {
+            continue;
+        }
+
+        if (!ngx_queue_empty(&process->attaches[i]->sides)
+            && worker->hung)
+        {
+            hung[n++] = i;
+
+        } else if (sweeps && !worker->canary
+                   && worker->until <= ngx_http_pd_now_us())
+        {
+            worker->canary = 1;
+            away[m++] = i;
+        }
+    }
+
+    ngx_http_pd_zone_unlock(process->zone);
+
+    for (i = 0; i < n; i++) {
+        ngx_http_pd_failure_lost(process->attaches[hung[i]], 1);
+    }
+
+    for (i = 0; i < m; i++) {
+        worker = &sh->workers[away[i]];
+
+        if (ngx_http_pd_canary_send(process, away[i]) != NGX_OK) {
+            ngx_http_pd_vitals_canary(process, away[i], worker->id, 0);
+        }
+    }
+}
+
+
+/* one that has work and makes no step, for longer than it may need for one */
+
+static void
+ngx_http_pd_vitals_look(ngx_http_pd_process_t *process,
+    ngx_http_pd_cluster_t *conf, ngx_http_pd_worker_t *worker)
+{
+    uint64_t  still, stall;
+
+    still = ngx_http_pd_now_us() - worker->moved;
+
+    stall = ngx_max((uint64_t) conf->stall * 1000,
+                    (uint64_t) worker->step_us * NGX_HTTP_PD_VITALS_STEPS);
+
+    if (worker->moved == 0 || worker->vital == NGX_HTTP_PD_EJECTED) {
+        return;
+    }
+
+    if (still > stall) {
+        worker->hung = 1;
+        ngx_http_pd_vitals_eject(process->zone, conf, worker,
+                                 "it has work and makes no step",
+                                 process->log);
+
+    } else if (still > stall / 2) {
+
+        if (worker->vital == NGX_HTTP_PD_WELL) {
+            worker->vital = NGX_HTTP_PD_SUSPECT;
+
+            ngx_log_error(NGX_LOG_WARN, process->log, 0,
+                          "pd: worker \"%*s\" is suspect: it has work and "
+                          "makes no step", (size_t) worker->address_len,
+                          worker->address);
+        }
+
+    } else if (worker->vital == NGX_HTTP_PD_SUSPECT) {
+        worker->vital = NGX_HTTP_PD_WELL;
+        worker->hung = 0;
+    }
+}
+
+
+void
+ngx_http_pd_vitals_report(ngx_http_pd_worker_t *worker,
+    Pd__V1__LoadReport *load)
+{
+    ngx_uint_t  busy;
+
+    /* prompts that wait for room, or for another worker, need no step here */
+
+    busy = load->running
+           || (worker->role != PD__V1__ROLE__ROLE_DECODE && load->kv_reserved);
+
+    if (!busy || load->steps > worker->stepped) {
+        worker->moved = ngx_http_pd_now_us();
+        worker->stepped = ngx_max(load->steps, worker->stepped);
+    }
+}
+
+
+static void
+ngx_http_pd_vitals_eject(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_cluster_t *conf, ngx_http_pd_worker_t *worker,
+    const char *why, ngx_log_t *log)
+{
+    if (worker->vital == NGX_HTTP_PD_EJECTED) {
+        return;
+    }
+
+    if (ngx_http_pd_vitals_last(zone, worker)) {
+
+        if (worker->vital == NGX_HTTP_PD_WELL) {
+            ngx_log_error(NGX_LOG_ERR, log, 0,
+                          "pd: worker \"%*s\" is the last one, and stays: %s",
+                          (size_t) worker->address_len, worker->address, why);
+        }
+
+        worker->vital = NGX_HTTP_PD_SUSPECT;
+        worker->hung = 0;
+        return;
+    }
+
+    worker->vital = NGX_HTTP_PD_EJECTED;
+    worker->until = ngx_http_pd_now_us()
+                    + ngx_http_pd_vitals_backoff(conf, worker->ejections);
+
+    ngx_log_error(NGX_LOG_ERR, log, 0,
+                  "pd: worker \"%*s\" is ejected: %s",
+                  (size_t) worker->address_len, worker->address, why);
+
+    worker->ejections++;
+}
+
+
+/* twice as long each time, a minute at most, give or take a quarter */
+
+static uint64_t
+ngx_http_pd_vitals_backoff(ngx_http_pd_cluster_t *conf, ngx_uint_t times)
+{
+    uint64_t  span;
+
+    span = (uint64_t) conf->backoff * 1000 << ngx_min(times, 10);
+    span = ngx_min(span, NGX_HTTP_PD_VITALS_LONGEST);
+
+    return span * 3 / 4 + ngx_random() % (span / 2 + 1);
+}
+
+
+void
+ngx_http_pd_vitals_canary(ngx_http_pd_process_t *process, ngx_uint_t index,
+    uint64_t id, ngx_uint_t sang)
+{
+    ngx_http_pd_worker_t   *worker;
+    ngx_http_pd_cluster_t  *conf;
+
+    ngx_http_pd_zone_lock(process->zone);
+
+    worker = ngx_http_pd_zone_worker(process->zone, index, id);
+    conf = worker ? ngx_http_pd_vitals_conf(process, worker) : NULL;
+
+    if (conf && worker->canary) {
+        worker->canary = 0;
+
+        if (sang) {
+            worker->vital = NGX_HTTP_PD_WELL;
+            worker->hung = 0;
+            worker->faults = 0;
+            worker->ejections = 0;
+            worker->back = ngx_http_pd_now_us();
+
+            ngx_log_error(NGX_LOG_NOTICE, process->log, 0,
+                          "pd: worker \"%*s\" is back: its canary sang",
+                          (size_t) worker->address_len, worker->address);
+
+            ngx_http_pd_ledger_run(process->zone);
+
+        } else {
+            worker->until = ngx_http_pd_now_us()
+                            + ngx_http_pd_vitals_backoff(conf,
+                                                         worker->ejections++);
+        }
+    }
+
+    ngx_http_pd_zone_unlock(process->zone);
+}
+
+
+void
+ngx_http_pd_vitals_success(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_record_t *record)
+{
+    ngx_http_pd_pair_t    *pair;
+    ngx_http_pd_worker_t  *prefill, *decode;
+
+    prefill = NULL;
+    decode = NULL;
+
+    if (record->prefill != NGX_HTTP_PD_NONE) {
+        prefill = &zone->sh->workers[record->prefill];
+        prefill->faults = 0;
+    }
+
+    if (record->decode != NGX_HTTP_PD_NONE) {
+        decode = &zone->sh->workers[record->decode];
+        decode->faults = 0;
+    }
+
+    if (prefill && decode) {
+        pair = ngx_http_pd_vitals_pair(zone, prefill, decode);
+
+        if (pair) {
+            ngx_memzero(pair, sizeof(ngx_http_pd_pair_t));
+        }
+    }
+}
+
+
+void
+ngx_http_pd_vitals_fault(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_cluster_t *conf, ngx_uint_t index, ngx_uint_t death,
+    ngx_log_t *log)
+{
+    ngx_http_pd_worker_t  *worker;
+
+    worker = &zone->sh->workers[index];
+
+    /* each process sees a death; it is one */
+
+    if (death) {
+        if (worker->died == worker->boot) {
+            return;
+        }
+
+        worker->died = worker->boot;
+    }
+
+    if (++worker->faults >= conf->faults) {
+        ngx_http_pd_vitals_eject(zone, conf, worker,
+                                 "too many requests in a row failed with it",
+                                 log);
+    }
+}
+
+
+void
+ngx_http_pd_vitals_pair_fault(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_cluster_t *conf, ngx_http_pd_record_t *record,
+    ngx_log_t *log)
+{
+    uint64_t               now;
+    ngx_uint_t             i;
+    ngx_http_pd_pair_t    *pair;
+    ngx_http_pd_worker_t  *prefill, *decode;
+
+    if (record->prefill == NGX_HTTP_PD_NONE
+        || record->decode == NGX_HTTP_PD_NONE)
+    {
+        return;
+    }
+
+    prefill = &zone->sh->workers[record->prefill];
+    decode = &zone->sh->workers[record->decode];
+
+    /* a worker that is gone is no broken link */
+
+    if (!ngx_http_pd_slot_attached_any(zone, prefill)
+        || !ngx_http_pd_slot_attached_any(zone, decode))
+    {
+        return;
+    }
+
+    now = ngx_http_pd_now_us();
+    pair = ngx_http_pd_vitals_pair(zone, prefill, decode);
+
+    if (pair == NULL) {
+
+        /* the one that was touched longest ago gives way */
+
+        pair = zone->sh->pairs;
+
+        for (i = 1; i < NGX_HTTP_PD_ZONE_PAIRS; i++) {
+            if (zone->sh->pairs[i].touched < pair->touched) {
+                pair = &zone->sh->pairs[i];
+            }
+        }
+
+        ngx_memzero(pair, sizeof(ngx_http_pd_pair_t));
+
+        pair->prefill = prefill->id;
+        pair->decode = decode->id;
+    }
+
+    pair->touched = now;
+    pair->faults++;
+
+    if (pair->faults < NGX_HTTP_PD_VITALS_PAIR || pair->until > now
+        || ngx_http_pd_vitals_last_pair(zone, prefill, decode))
+    {
+        return;
+    }
+
+    pair->until = now + ngx_http_pd_vitals_backoff(conf, pair->faults
+                                                   - NGX_HTTP_PD_VITALS_PAIR);
+
+    ngx_log_error(NGX_LOG_ERR, log, 0,
+                  "pd: the pair of \"%*s\" and \"%*s\" is left out: "
+                  "hand-offs between them fail",
+                  (size_t) prefill->address_len, prefill->address,
+                  (size_t) decode->address_len, decode->address);
+}
+
+
+ngx_uint_t
+ngx_http_pd_vitals_admits(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_record_t *record, ngx_http_pd_worker_t *worker)
+{
+    ngx_http_pd_worker_t  *target;
+
+    if (record->canary) {
+        target = &zone->sh->workers[record->canary - 1];
+
+        if (worker == target) {
+            return 1;
+        }
+
+        if (worker->role == target->role
+            || worker->role == PD__V1__ROLE__ROLE_MIXED
+            || target->role == PD__V1__ROLE__ROLE_MIXED)
+        {
+            return 0;
+        }
+    }
+
+    return worker->vital != NGX_HTTP_PD_EJECTED;
+}
+
+
+ngx_uint_t
+ngx_http_pd_vitals_weak(ngx_http_pd_worker_t *worker)
+{
+    uint64_t  seconds;
+
+    if (worker->vital == NGX_HTTP_PD_SUSPECT) {
+        return 1;
+    }
+
+    if (worker->back == 0) {
+        return 0;
+    }
+
+    /* slow start: 1, 2, 4 ... at a time */
+
+    seconds = (ngx_http_pd_now_us() - worker->back) / 1000000;
+
+    if (seconds >= NGX_HTTP_PD_VITALS_RAMP) {
+        worker->back = 0;
+        return 0;
+    }
+
+    return worker->jobs >= (1u << seconds);
+}
+
+
+ngx_uint_t
+ngx_http_pd_vitals_pair_usable(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_worker_t *prefill, ngx_http_pd_worker_t *decode)
+{
+    ngx_http_pd_pair_t  *pair;
+
+    pair = ngx_http_pd_vitals_pair(zone, prefill, decode);
+
+    return pair == NULL || pair->until <= ngx_http_pd_now_us();
+}
+
+
+static ngx_http_pd_pair_t *
+ngx_http_pd_vitals_pair(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_worker_t *prefill, ngx_http_pd_worker_t *decode)
+{
+    ngx_uint_t           i;
+    ngx_http_pd_pair_t  *pair;
+
+    for (i = 0; i < NGX_HTTP_PD_ZONE_PAIRS; i++) {
+        pair = &zone->sh->pairs[i];
+
+        if (pair->prefill == prefill->id && pair->decode == decode->id) {
+            return pair;
+        }
+    }
+
+    return NULL;
+}
+
+
+/* nobody else could do what it does */
+
+static ngx_uint_t
+ngx_http_pd_vitals_last(ngx_http_pd_zone_t *zone, ngx_http_pd_worker_t *worker)
+{
+    ngx_uint_t             i;
+    ngx_http_pd_worker_t  *other;
+
+    for (i = 0; i < zone->sh->nworkers; i++) {
+        other = &zone->sh->workers[i];
+
+        if (other != worker
+            && (other->role == worker->role
+                || other->role == PD__V1__ROLE__ROLE_MIXED)
+            && ngx_http_pd_vitals_serves(zone, other, worker))
+        {
+            return 0;
+        }
+    }
+
+    return 1;
+}
+
+
+static ngx_uint_t
+ngx_http_pd_vitals_last_pair(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_worker_t *prefill, ngx_http_pd_worker_t *decode)
+{
+    ngx_uint_t             i, n;
+    ngx_http_pd_worker_t  *p, *d;
+
+    for (i = 0; i < zone->sh->nworkers; i++) {
+        p = &zone->sh->workers[i];
+
+        if (p->role == PD__V1__ROLE__ROLE_DECODE
+            || !ngx_http_pd_vitals_serves(zone, p, prefill))
+        {
+            continue;
+        }
+
+        if (p->role == PD__V1__ROLE__ROLE_MIXED) {
+            return 0;
+        }
+
+        for (n = 0; n < zone->sh->nworkers; n++) {
+            d = &zone->sh->workers[n];
+
+            if (d->role == PD__V1__ROLE__ROLE_DECODE
+                && (p != prefill || d != decode)
+                && ngx_http_pd_vitals_serves(zone, d, decode)
+                && ngx_http_pd_choose_pair_fits(p, d)
+                && ngx_http_pd_vitals_pair_usable(zone, p, d))
+            {
+                return 0;
+            }
+        }
+    }
+
+    return 1;
+}
+
+
+static ngx_uint_t
+ngx_http_pd_vitals_serves(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_worker_t *worker, ngx_http_pd_worker_t *like)
+{
+    return ngx_http_pd_choose_serves(worker, like->cluster, like->model_hash)
+           && worker->vital != NGX_HTTP_PD_EJECTED
+           && ngx_http_pd_slot_attached_any(zone, worker);
+}
+
+
+static ngx_http_pd_cluster_t *
+ngx_http_pd_vitals_conf(ngx_http_pd_process_t *process,
+    ngx_http_pd_worker_t *worker)
+{
+    ngx_uint_t               i;
+    ngx_http_pd_cluster_t  **clusters;
+
+    if (worker->id == 0) {
+        return NULL;
+    }
+
+    clusters = process->conf->clusters.elts;
+
+    for (i = 0; i < process->conf->clusters.nelts; i++) {
+        if (clusters[i]->shared_id && clusters[i]->shared == worker->cluster)
+        {
+            return clusters[i];
+        }
+    }
+
+    return NULL;
+}

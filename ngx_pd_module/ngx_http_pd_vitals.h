@@ -1,0 +1,77 @@
+
+/*
+ * Which workers, and which pairs of them, are fit to be given work.
+ *
+ *              slow progress           none, or faults in a row
+ *     WELL -----------------> SUSPECT --------------------------> EJECTED
+ *      ^  `------------------------------------------------------^ |  ^
+ *      |      it moves again                                       |  | longer
+ *      +------------------------ canary -----------------------<---+--+
+ *
+ * A worker is judged by progress: its step counter moves while it says that it
+ * has work that needs steps.  One that is merely slow moves it.  Faults are
+ * answers that ended by its own failure or by its death.  A suspect is chosen
+ * where nobody else fits; who is ejected is not chosen, and what it had goes on
+ * elsewhere; a canary (ngx_http_pd_canary.h) finds out when it is back, and it
+ * gets more from second to second.  The last one of its kind is never ejected.
+ *
+ * A hand-off that fails while both workers live speaks against the pair, not
+ * against them.  It is left out for a while, then tried with real requests, of
+ * which the first one that fails ends the trial.
+ *
+ * All of it lies in the shared zone: any process finds out for all, and what
+ * is known outlives a reload.  All functions but the first two are called under
+ * the zone's lock.
+ */
+
+
+#ifndef _NGX_HTTP_PD_VITALS_H_INCLUDED_
+#define _NGX_HTTP_PD_VITALS_H_INCLUDED_
+
+
+#include "ngx_http_pd_process.h"
+
+
+typedef enum {
+    NGX_HTTP_PD_WELL = 0,
+    NGX_HTTP_PD_SUSPECT,
+    NGX_HTTP_PD_EJECTED
+} ngx_http_pd_vital_e;
+
+
+/* each second: looks at all workers if this process is the one that sweeps */
+void ngx_http_pd_vitals_tick(ngx_http_pd_process_t *process,
+    ngx_uint_t sweeps);
+
+/* a canary has come back from the worker */
+void ngx_http_pd_vitals_canary(ngx_http_pd_process_t *process,
+    ngx_uint_t index, uint64_t id, ngx_uint_t sang);
+
+/* its report */
+void ngx_http_pd_vitals_report(ngx_http_pd_worker_t *worker,
+    Pd__V1__LoadReport *load);
+
+/* an answer has ended well, or by the worker's fault */
+void ngx_http_pd_vitals_success(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_record_t *record);
+void ngx_http_pd_vitals_fault(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_cluster_t *conf, ngx_uint_t index, ngx_uint_t death,
+    ngx_log_t *log);
+
+/* a hand-off between the record's workers has failed */
+void ngx_http_pd_vitals_pair_fault(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_cluster_t *conf, ngx_http_pd_record_t *record,
+    ngx_log_t *log);
+
+/*
+ * For the choice: the record may have the worker, as a canary has the one that
+ * it is for; had better not; the pair may be used.
+ */
+ngx_uint_t ngx_http_pd_vitals_admits(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_record_t *record, ngx_http_pd_worker_t *worker);
+ngx_uint_t ngx_http_pd_vitals_weak(ngx_http_pd_worker_t *worker);
+ngx_uint_t ngx_http_pd_vitals_pair_usable(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_worker_t *prefill, ngx_http_pd_worker_t *decode);
+
+
+#endif /* _NGX_HTTP_PD_VITALS_H_INCLUDED_ */

@@ -1,0 +1,268 @@
+# Which workers are fit: progress, faults in a row, broken pairs.
+
+use Test::Nginx::Socket 'no_plan';
+
+add_block_preprocessor(sub {
+    my ($block) = @_;
+
+    my $ejection = $block->ejection // 'stall=1s backoff=100ms';
+    chomp $ejection;
+
+    defined $block->config
+        or $block->set_value(config => 'location /v1/ { pd_pass chat; }');
+    defined $block->request
+        or $block->set_value(request => <<'END');
+POST /v1/completions
+{"model":"m","prompt":"hello","stream":true}
+END
+    defined $block->http_config
+        or $block->set_value(http_config => 'pd_zone pd:1m; pd_cluster chat { '
+            . ($block->cluster // 'worker {{m0}}; worker {{m1}} backup;')
+            . "ejection $ejection; }");
+});
+
+run_tests();
+
+__DATA__
+
+=== TEST 1: a worker that makes no step: its answers go on elsewhere
+--- worker
+m0 gate=token
+m1
+--- steps
+nginx expect attached
+nginx expect attached
+client request
+client expect t0
+nginx expect is suspect: it has work and makes no step
+nginx expect is ejected: it has work and makes no step
+client expect t2
+client expect [DONE]
+worker m0 expect cancel request=1 attempt=1 reason=REFUSED_ELSEWHERE
+client2 request
+client2 expect t2
+worker m0 lacks request=2 attempt=1 route=DIRECT parts=1 bytes=80
+worker m1 expect submit request=1
+
+
+
+=== TEST 2: and it is back when a canary has sung
+--- worker
+m0 gate=token
+m1
+--- steps
+nginx expect attached
+nginx expect attached
+client request
+client expect t0
+nginx expect is ejected
+client expect t2
+worker m0 expect /message [^\n]*request_id: "canary" [^\n]*text: "a"/
+worker m0 release
+nginx expect is back: its canary sang
+client2 request
+worker m0 expect submit request=3
+worker m0 release
+worker m0 release
+client2 expect t2
+
+
+
+=== TEST 3: a worker that is merely slow
+--- ejection
+stall=2s
+--- worker
+m0 delay=700
+m1
+--- steps
+nginx expect attached
+nginx expect attached
+client request
+client expect t2
+client finish
+nginx lacks is ejected
+nginx lacks is suspect
+worker m1 lacks submit
+
+
+
+=== TEST 4: the last one is never ejected
+--- cluster
+worker {{m0}};
+--- worker
+m0 gate=token
+--- steps
+client request
+client expect t0
+nginx expect is the last one, and stays: it has work and makes no step
+nginx lacks is ejected
+worker m0 release
+worker m0 release
+client expect t2
+client expect [DONE]
+
+
+
+=== TEST 5: faults in a row
+--- ejection
+faults=2 backoff=1h
+--- worker
+m0 fail=INTERNAL
+m1
+--- steps
+nginx expect attached
+nginx expect attached
+client request
+client expect [DONE]
+nginx lacks is ejected
+client2 request
+client2 expect [DONE]
+nginx expect is ejected: too many requests in a row failed with it
+client3 request
+client3 expect [DONE]
+worker m1 expect request=3 attempt=1
+--- no_worker_log
+m0 submit request=3
+
+
+
+=== TEST 6: an ejection outlives a reload
+--- workers: 1
+--- ejection
+faults=1 backoff=1h
+--- worker
+m0 fail=INTERNAL
+m1
+--- steps
+nginx expect attached
+nginx expect attached
+client request
+client expect [DONE]
+nginx expect is ejected
+nginx reload
+worker m0 expect generation=2
+worker m1 expect generation=2
+client2 request
+client2 expect [DONE]
+--- worker_log
+m1 submit request=1 attempt=2
+m1 submit request=1 attempt=1
+
+
+
+=== TEST 7: a death counts, once, and each in turn
+--- workers: 2
+--- ejection
+faults=2 backoff=1h
+--- worker
+m0 die=first
+m1
+--- steps
+worker m0 expect attach
+worker m0 expect attach
+worker m1 expect attach
+worker m1 expect attach
+sleep 0.2
+client request
+client expect [DONE]
+nginx lacks is ejected
+worker m0 start
+worker m0 expect attach
+worker m0 expect attach
+sleep 0.2
+client2 request
+client2 expect [DONE]
+nginx expect is ejected: too many requests in a row failed with it
+
+
+
+=== TEST 8: a pair whose hand-offs fail is left out, its workers are not
+--- cluster
+worker {{p0}}; worker {{d0}}; worker {{d1}} backup;
+--- ejection
+backoff=1h
+--- worker
+p0 role=prefill
+d0 role=decode fail=TICKET
+d1 role=decode
+--- steps
+nginx expect attached
+nginx expect attached
+nginx expect attached
+client request
+client expect [DONE]
+nginx lacks is left out
+client2 request
+client2 expect [DONE]
+nginx expect is left out: hand-offs between them fail
+client3 request
+client3 expect [DONE]
+worker d1 expect request=3 attempt=1
+nginx lacks is ejected
+--- no_worker_log
+d0 submit request=3
+
+
+
+=== TEST 9: the last pair is not left out
+--- cluster
+worker {{p0}}; worker {{d0}};
+--- worker
+p0 role=prefill
+d0 role=decode refuse=TICKET:1 text=a|b|c|d|e|f
+--- steps
+nginx expect attached
+nginx expect attached
+client request
+client expect [DONE]
+nginx lacks is left out
+
+
+
+=== TEST 10: the pair is tried again
+--- cluster
+worker {{p0}}; worker {{d0}}; worker {{d1}} backup;
+--- ejection
+backoff=100ms
+--- worker
+p0 role=prefill
+d0 role=decode fail=TICKET
+d1 role=decode
+--- steps
+nginx expect attached
+nginx expect attached
+nginx expect attached
+client request
+client expect [DONE]
+client2 request
+client2 expect [DONE]
+nginx expect is left out
+sleep 0.2
+client3 request
+client3 expect [DONE]
+nginx expect is left out
+worker d0 expect submit request=3
+
+
+
+=== TEST 11: parameters that cannot be
+--- ejection
+stall=1ms
+--- worker
+m0
+m1
+--- must_die
+--- error_log
+invalid parameter "stall=1ms" in "ejection"
+
+
+
+=== TEST 12: one given twice
+--- ejection
+faults=1 faults=2
+--- worker
+m0
+m1
+--- must_die
+--- error_log
+invalid parameter "faults=2" in "ejection"
