@@ -20,7 +20,8 @@
 
 #include "worker/kvx/transport.h"
 
-/* What the world decides. Set before the first worker is made. */
+/* What the world decides; as it stands, real time and short delays. Set before the first worker is
+ * made. */
 struct kvx_fabric {
     uint64_t (*now)(void);
     uint64_t (*delay)(void); /* nanoseconds, of one step */

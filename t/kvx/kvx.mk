@@ -1,4 +1,4 @@
-# The hand-off's proof: random histories in a simulated world.
+# The hand-off's proof: one suite over every transport, and random histories in a simulated world.
 
 KVX_WORLD := $(filter-out t/kvx/conformance.c,$(wildcard t/kvx/*.c))
 
@@ -12,5 +12,20 @@ HISTORIES ?= 100000
 .PHONY: check-kvx-histories
 check-kvx-histories: $(BUILD)/t/kvx/histories
 	$< $(HISTORIES)
+
+# The suite over the daemon's transports, and over the simulated wire.
+KVX_CONFORMANCE := $(BUILD)/t/kvx/conformance $(BUILD)/t/kvx/conformance-sim
+
+$(BUILD)/t/kvx/conformance: $(BUILD)/t/kvx/conformance.o
+$(BUILD)/t/kvx/conformance-sim: $(BUILD)/t/kvx/conformance.o $(BUILD)/t/kvx/fabric.o
+$(KVX_CONFORMANCE): $(HELP_LIB) $(ROOM_LIBS)
+	$(CC) $(PD_LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) -lcmocka $(PD_LIBS)
+
+.PHONY: check-kvx-conformance
+check-kvx-conformance: $(KVX_CONFORMANCE)
+	@for suite in $^; do $$suite || exit 1; done
+
+unit: $(KVX_CONFORMANCE) $(BUILD)/t/kvx/histories
+check-unit: check-kvx-conformance
 
 -include $(wildcard $(BUILD)/t/kvx/*.d)

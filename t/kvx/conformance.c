@@ -1,14 +1,22 @@
-/* One suite for every transport: the same cases, the same assertions, over real connections. */
+/* One suite for every transport: the same cases, the same assertions, between whole instances with
+ * their threads. Which transports there are, the table says that is linked: the daemon's, or the
+ * simulated wire's.
+ *
+ *   usage: conformance [TRANSPORT ...]    those, or all of the table */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "t/unit/kvx_pair.h"
+#include "worker/kvx/kvx_state.h"
 
 struct pair {
     struct kvx_net net;
@@ -575,38 +583,92 @@ static void stop_with_everything_under_way(void **state)
     close_pair(pair);
 }
 
-int main(void)
+/* ---- which transports ------------------------------------------------------------------------ */
+
+/* Why this machine cannot have a source over it; an empty string if it can. */
+static void look(const char *transport, char *why, size_t size)
+{
+    struct pd_kvx_options options = {
+        .instance = "probe",
+        .pool = {NULL, 1, 1, 8, 4, 8, PD_F32},
+        .transport = transport,
+        .bind_host = "127.0.0.1",
+        .max_model_len = 64,
+    };
+    size_t bytes = pd_kvx_pool_bytes(&options.pool);
+    int fd = memfd_create("kvx-probe", MFD_ALLOW_SEALING | MFD_CLOEXEC);
+    struct pd_error error;
+    struct pd_kvx *kvx;
+
+    assert_true(fd >= 0 && ftruncate(fd, (off_t)bytes) == 0);
+    assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+    options.memory = (struct pd_export){PD_EXPORT_MEMFD, fd, bytes};
+    if (pd_kvx_make(&options, &kvx, &error) != PD_OK) {
+        snprintf(why, size, "%s", error.text);
+    } else {
+        const char *because = kvx->choices[0].why_not;
+
+        snprintf(why, size, "%s", because ? because : "");
+        pd_kvx_unmake(kvx);
+    }
+    close(fd);
+}
+
+static bool asked_for(const char *transport, int count, char **names)
+{
+    for (int i = 1; i < count; i++)
+        if (strcmp(names[i], transport) == 0)
+            return true;
+    return count == 1;
+}
+
+static int run_over(char *transport)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_prestate(whole_prompt_arrives, transport),
+        cmocka_unit_test_prestate(large_prompt_arrives, transport),
+        cmocka_unit_test_prestate(fragmented_prompt_arrives, transport),
+        cmocka_unit_test_prestate(only_missing_blocks_are_read, transport),
+        cmocka_unit_test_prestate(chunks_are_read_while_the_source_computes, transport),
+        cmocka_unit_test_prestate(many_prompts_share_a_link, transport),
+        cmocka_unit_test_prestate(both_directions_at_once, transport),
+        cmocka_unit_test_prestate(cancel_at_every_stage, transport),
+        cmocka_unit_test_prestate(revoked_ticket_is_drained_and_released, transport),
+        cmocka_unit_test_prestate(unclaimed_tickets_are_withdrawn, transport),
+        cmocka_unit_test_prestate(unclaimed_ticket_meets_its_deadline, transport),
+        cmocka_unit_test_prestate(cut_stream_ends_the_fetch_and_frees_the_ticket, transport),
+        cmocka_unit_test_prestate(silence_ends_the_link_at_both_ends, transport),
+        cmocka_unit_test_prestate(link_is_kept_and_reported, transport),
+        cmocka_unit_test_prestate(source_dies_and_lives_again, transport),
+        cmocka_unit_test_prestate(reader_dies_with_a_claim, transport),
+        cmocka_unit_test_prestate(late_messages_are_ignored, transport),
+        cmocka_unit_test_prestate(bad_tickets_are_refused_by_name, transport),
+        cmocka_unit_test_prestate(source_with_other_weights_is_refused, transport),
+        cmocka_unit_test_prestate(stop_with_everything_under_way, transport),
+    };
+    char why[512];
+
+    look(transport, why, sizeof(why));
+    if (why[0] == '\0') {
+        print_message("# over %s\n", transport);
+        return cmocka_run_group_tests_name(transport, tests, NULL, NULL);
+    }
+    /* Any machine has sockets and memory; not any has a device for RDMA. */
+    print_message("%s over %s: %s\n", strcmp(transport, "rdma") == 0 ? "# skip" : "failed",
+                  transport, why);
+    return strcmp(transport, "rdma") != 0;
+}
+
+int main(int argc, char **argv)
 {
     int failed = 0;
-    static char *const transports[] = {"tcp", "shm"};
 
-    for (size_t i = 0; i < 2; i++) {
-        const struct CMUnitTest tests[] = {
-            cmocka_unit_test_prestate(whole_prompt_arrives, transports[i]),
-            cmocka_unit_test_prestate(large_prompt_arrives, transports[i]),
-            cmocka_unit_test_prestate(fragmented_prompt_arrives, transports[i]),
-            cmocka_unit_test_prestate(only_missing_blocks_are_read, transports[i]),
-            cmocka_unit_test_prestate(chunks_are_read_while_the_source_computes, transports[i]),
-            cmocka_unit_test_prestate(many_prompts_share_a_link, transports[i]),
-            cmocka_unit_test_prestate(both_directions_at_once, transports[i]),
-            cmocka_unit_test_prestate(cancel_at_every_stage, transports[i]),
-            cmocka_unit_test_prestate(revoked_ticket_is_drained_and_released, transports[i]),
-            cmocka_unit_test_prestate(unclaimed_tickets_are_withdrawn, transports[i]),
-            cmocka_unit_test_prestate(unclaimed_ticket_meets_its_deadline, transports[i]),
-            cmocka_unit_test_prestate(cut_stream_ends_the_fetch_and_frees_the_ticket,
-                                      transports[i]),
-            cmocka_unit_test_prestate(silence_ends_the_link_at_both_ends, transports[i]),
-            cmocka_unit_test_prestate(link_is_kept_and_reported, transports[i]),
-            cmocka_unit_test_prestate(source_dies_and_lives_again, transports[i]),
-            cmocka_unit_test_prestate(reader_dies_with_a_claim, transports[i]),
-            cmocka_unit_test_prestate(late_messages_are_ignored, transports[i]),
-            cmocka_unit_test_prestate(bad_tickets_are_refused_by_name, transports[i]),
-            cmocka_unit_test_prestate(source_with_other_weights_is_refused, transports[i]),
-            cmocka_unit_test_prestate(stop_with_everything_under_way, transports[i]),
-        };
+    for (const struct pd_transport_maker *maker = pd_transport_makers; maker->name; maker++) {
+        char name[PD_KV_TRANSPORT];
 
-        print_message("# over %s\n", transports[i]);
-        failed += cmocka_run_group_tests_name(transports[i], tests, NULL, NULL);
+        snprintf(name, sizeof(name), "%s", maker->name);
+        if (asked_for(name, argc, argv))
+            failed += run_over(name);
     }
     return failed;
 }
