@@ -19,7 +19,7 @@ SAN_FLAGS := $(if $(filter address,$(SANITIZER)),-fsanitize=address$(comma)undef
              $(if $(filter fuzzer,$(SANITIZER)),-fsanitize=fuzzer-no-link$(comma)address$(comma)undefined -fno-sanitize-recover=all)
 PD_CFLAGS  = -std=c11 -D_GNU_SOURCE $(OPT) -g $(WARN) -I. -I$(BUILD) $(DEP_CFLAGS) $(SAN_FLAGS) $(CFLAGS)
 PD_LDFLAGS = $(SAN_FLAGS) $(LDFLAGS)
-PD_LIBS    = -lgrpc -lgpr -lprotobuf-c $(DEP_LIBS) -lpthread -ldl -lm
+PD_LIBS    = -lgrpc -lgpr -lprotobuf-c -lmicrohttpd $(DEP_LIBS) -lpthread -ldl -lm
 
 # Kernels keep every rounding where the source has it; the file name's ending chooses the
 # instruction set, and run-time detection chooses the file.

@@ -57,6 +57,9 @@ static const struct flag flags[] = {
      "port to listen on; 0 lets the system choose (see --port-file)"},
     {"port-file", "PATH", SERVICE, TEXT, AT(port_file), NULL, NULL, 0, 4095, NULL,
      "write the port that is listened on to this file once the worker is ready"},
+    {"metrics-port", "PORT", SERVICE, NUMBER, AT(metrics_port), NULL, "off", 1, 65535, NULL,
+     "serve Prometheus metrics at this port of --host, where that is a private address, else of "
+     "127.0.0.1"},
     {"dispatcher-address", "HOST:PORT", SERVICE, ADDRESSES, AT(dispatchers), NULL, NULL, 0, 0, NULL,
      "register with the dispatcher (nginx) at this address; may be given several times"},
     {"dispatcher-token-file", "PATH", SERVICE, TEXT, AT(dispatcher_token_file), NULL, NULL, 0, 4095,

@@ -31,6 +31,7 @@ struct pd_options {
     const char *host;
     int64_t port; /* 0: the system chooses */
     const char *port_file;
+    int64_t metrics_port; /* 0: none */
     const char *name, *zone, *revision;
     const char *dispatchers[PD_DISPATCHERS_MAX]; /* host:port each */
     int dispatcher_count;

@@ -12,6 +12,7 @@
 #include "worker/base/clock.h"
 #include "worker/link/address.h"
 #include "worker/link/link.h"
+#include "worker/metrics.h"
 #include "worker/sizing.h"
 #include "worker/version.h"
 
@@ -31,6 +32,7 @@ struct pd_service {
     struct pd_link *link;
     struct pd_engine *engine;
     struct pd_kvx *kvx;
+    struct pd_metrics *metrics; /* NULL: none */
     struct pd_link_identity identity;
     struct pd_link_registration registration;
     const char *transports[2];
@@ -373,6 +375,25 @@ static int make_kvx(struct pd_service *service, struct pd_error *error)
     return pd_kvx_create(&kvx, &service->kvx, error);
 }
 
+static int start_metrics(struct pd_service *service, struct pd_error *error)
+{
+    static const char *const roles[] = {"prefill", "decode", "mixed"};
+    const struct pd_options *options = service->options;
+    struct pd_metrics_identity identity = {
+        .instance = service->instance,
+        .model = options->served_model_name,
+        .role = roles[options->role],
+        .version = PD_VERSION,
+        .numerics_id = service->numerics,
+        .block_size = (uint32_t)options->block_size,
+    };
+
+    if (!options->metrics_port)
+        return PD_OK;
+    return pd_metrics_start(options->host, (int)options->metrics_port, &identity, service->engine,
+                            &service->metrics, error);
+}
+
 int pd_service_start(struct pd_service *service, struct pd_error *error)
 {
     int status = draw_boot(service, error);
@@ -392,8 +413,9 @@ int pd_service_start(struct pd_service *service, struct pd_error *error)
     if (status != PD_OK)
         return status;
     service->engine_runs = true;
-    return pd_link_start(service->link, &service->identity, &service->registration, service->engine,
-                         service->kvx, error);
+    status = pd_link_start(service->link, &service->identity, &service->registration,
+                           service->engine, service->kvx, error);
+    return status == PD_OK ? start_metrics(service, error) : status;
 }
 
 const char *pd_service_address(const struct pd_service *service)
@@ -438,6 +460,7 @@ bool pd_service_lost(const struct pd_service *service, char *why, size_t size)
 
 void pd_service_destroy(struct pd_service *service)
 {
+    pd_metrics_stop(service->metrics);
     if (service->engine_runs)
         pd_engine_cut(service->engine);
     /* The end of its links frees what a peer holds, and would perhaps hold for long. */

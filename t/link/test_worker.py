@@ -13,6 +13,8 @@ import sys
 import tempfile
 import time
 import unittest
+import urllib.error
+import urllib.request
 
 from rig import BUILD, CANCELLED, PATIENCE, Frontend, Process, pd, stats, wait_for
 
@@ -43,6 +45,21 @@ class Worker(Process):
     def text(self):
         with open(self.log.name, encoding="utf-8") as file:
             return file.read()
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def scrape_text(port):
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as page:
+        return page.read().decode()
+
+
+def scrape(port):
+    samples = (line.rsplit(" ", 1) for line in scrape_text(port).splitlines() if line[0] != "#")
+    return {name: float(value) for name, value in samples}
 
 
 class CommandLine(unittest.TestCase):
@@ -163,6 +180,51 @@ class Life(unittest.TestCase):
         frontend.put(pd.ToWorker(submit=pd.SubmitPart(request=1, attempt=1, data=data, last=True,
                                                       total=len(data))))
         frontend.placed(1)
+
+    def test_metrics_say_what_stats_say(self):
+        port = free_port()
+        worker = self.start("--metrics-port", str(port), "--name", "w1")
+        frontend = self.attach(worker)
+        frontend.submit(1, text=b"Once upon a time", max_tokens=5)
+        frontend.finished(1)
+        wait_for("the count", lambda: stats(worker.address)[0]["tokens_decoded"] == 4)
+        page = scrape(port)
+        counters = stats(worker.address)[0]
+        for name, counter in (("prompt_tokens_total", "prompt_tokens"),
+                              ("prefill_tokens_total", "tokens_prefilled"),
+                              ("generation_tokens_total", "tokens_decoded"),
+                              ("requests_total", "requests"), ("kv_blocks", "kv_blocks"),
+                              ("preemptions_total", "preemptions"),
+                              ("cache_evictions_total", "cache_evictions"),
+                              ("prefix_cache_hit_tokens_total", "cache_hit_tokens")):
+            key = f'pd_worker_{name}{{model_name="m",instance_name="w1",role="mixed"}}'
+            self.assertEqual(page[key], counters[counter], name)
+        ends = [value for key, value in page.items() if key.startswith("pd_worker_requests_ended")]
+        self.assertEqual((sorted(ends), counters["ended_length"]), ([0, 0, 0, 1], 1))
+        wait_for("the line of a second's work", lambda: re.search(
+            r"engine: \d+ steps in [\d.]+ s, longest \d+ ms: 4 tokens of prompts", worker.text()))
+
+    def test_the_metrics_port_takes_nothing_else(self):
+        port = free_port()
+        worker = self.start("--metrics-port", str(port))
+        url = f"http://127.0.0.1:{port}"
+        for path, data, status in (("/", None, 404), ("/metrics/", None, 404), ("/metrics", b"x", 405)):
+            with self.assertRaises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(url + path, data, timeout=PATIENCE)
+            self.assertEqual(refused.exception.code, status)
+            refused.exception.close()
+        for garbage in (b"\x16\x03\x01" * 1000, b"GET /metrics HTTP/1.1\r\nA: " + b"x" * 100000, b""):
+            with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as peer:
+                try:
+                    peer.sendall(garbage)
+                except OSError:
+                    pass  # it hung up, which is its right
+        self.assertIn("# TYPE pd_worker_steps_total counter\n", scrape_text(port))
+        self.assertIn(f"--metrics-port {port} cannot be listened on at 127.0.0.1",
+                      run("--model", MODEL, "--port", "0", "--kv-cache-memory", "16MiB",
+                          "--metrics-port", str(port)).stderr)
+        worker.child.terminate()
+        self.assertEqual(worker.wait_exit(), 0)
 
     def test_drain_has_a_deadline(self):
         worker = self.start("--drain-timeout", "1")

@@ -232,6 +232,7 @@ static void say_placed(struct pd_engine *engine, struct pd_sequence *s,
     if (ticket)
         placed.ticket = *ticket;
     s->placed = true;
+    engine->load.prompt_tokens += (uint64_t)s->prompt;
     pd_engine_publish_load(engine);
     engine->options.events.placed(engine->options.events.context, &placed);
 }
@@ -319,7 +320,7 @@ bool pd_preempt_youngest(struct pd_engine *engine)
     }
     if (!youngest)
         return false;
-    pd_log(PD_LOG_INFO, "engine", "request %s is preempted after %d tokens: KV blocks ran out",
+    pd_log(PD_LOG_DEBUG, "engine", "request %s is preempted after %d tokens: KV blocks ran out",
            pd_request_name(youngest->request, name), youngest->count);
     TAILQ_REMOVE(&engine->running, youngest, queue);
     pd_sequence_drop_room(engine, youngest);

@@ -94,6 +94,22 @@ static void fill_finished(const struct pd_sequence *s, const struct ending *endi
         output->timing.kv_exposed_us = microseconds(s->sampled_ns, first);
 }
 
+/* For those who read counters. */
+static void count_ended(struct pd_engine *engine, const struct pd_output *output)
+{
+    struct pd_load *load = &engine->load;
+
+    if (output->finish == PD__V1__FINISH_REASON__FINISH_NONE)
+        load->ended_handed_over++;
+    else if (output->finish == PD__V1__FINISH_REASON__FINISH_LENGTH)
+        load->ended_length++;
+    else
+        load->ended_stop++;
+    load->queue_us += output->timing.queue_us;
+    load->prefill_us += output->timing.prefill_us;
+    load->decode_us += output->timing.decode_us;
+}
+
 static struct pd_output *add_output(struct pd_engine *engine, const struct pd_sequence *s,
                                     int position)
 {
@@ -117,6 +133,7 @@ static void finish_output(struct pd_engine *engine, struct pd_sequence *s,
         pd_text_stream_finish(s->request->stream, &rest) == PD_OK)
         pd_outbox_text(&engine->outbox, rest.bytes, rest.length);
     fill_finished(s, ending, output);
+    count_ended(engine, output);
 }
 
 /* What admission expects of the next. */

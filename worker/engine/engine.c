@@ -151,6 +151,7 @@ void pd_engine_say_failed(struct pd_engine *engine, const struct pd_attempt *id,
         failure.retry_after_ms = pd_admit_retry_ms(engine);
     if (engine->outbox.count > 0)
         pd_engine_flush(engine);
+    engine->load.ended_failed++;
     pd_engine_publish_load(engine);
     engine->options.events.failed(engine->options.events.context, &failure);
 }
@@ -309,6 +310,7 @@ static bool stopped(const struct pd_engine *engine, uint64_t *stop_by)
 static void *engine_main(void *argument)
 {
     struct pd_engine *engine = argument;
+    char line[PD_JOURNAL_LINE];
     bool worked = false;
     uint64_t stop_by = 0;
 
@@ -321,6 +323,8 @@ static void *engine_main(void *argument)
             pd_admit_waiting(engine);
         worked = pd_step_turn(engine);
         pd_engine_publish_load(engine);
+        if (pd_journal_due(&engine->journal, &engine->load, pd_clock_ns(), line))
+            pd_log(PD_LOG_INFO, "engine", "%s", line);
         if (engine->outbox.count > 0 || (!heard && !worked))
             pd_engine_flush(engine);
     }

@@ -116,6 +116,10 @@ struct pd_load {
     uint32_t running, waiting;
     uint64_t kv_total, kv_free, kv_reserved;
     uint64_t tokens_prefilled, tokens_decoded, requests, preemptions, evictions, cache_hit_tokens;
+    uint64_t prompt_tokens; /* of requests that were given room */
+    uint64_t ended_stop, ended_length, ended_handed_over, ended_failed; /* requests */
+    uint64_t steps_us;                        /* time in which steps ran */
+    uint64_t queue_us, prefill_us, decode_us; /* sums of pd_timing over ended requests */
     bool draining;
 };
 

@@ -16,6 +16,7 @@
 #include "proto/pd.pb-c.h"
 #include "worker/base/mailbox.h"
 #include "worker/engine/engine.h"
+#include "worker/engine/journal.h"
 #include "worker/engine/outbox.h"
 #include "worker/engine/pace.h"
 #include "worker/engine/sequence.h"
@@ -82,6 +83,7 @@ struct pd_engine {
     uint64_t next_deadline_ns;
 
     struct pd_load load; /* counters, kept as they happen */
+    struct pd_journal journal;
     pthread_mutex_t load_lock;
     struct pd_load load_copy; /* under load_lock */
     char lost_why[256];       /* under load_lock; "": the device is not lost */

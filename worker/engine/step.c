@@ -200,7 +200,9 @@ static void measure(struct pd_engine *engine, const struct pd_flight *flight)
     if (start < engine->device_free_ns)
         start = engine->device_free_ns; /* it stood in line behind the step before */
     engine->device_free_ns = now;
+    pd_journal_step(&engine->journal, &engine->load, answers, (now - start) / 1000, now);
     engine->load.steps++;
+    engine->load.steps_us += (now - start) / 1000;
     engine->load.tokens_prefilled += (uint64_t)prefilled;
     smooth(&engine->load.step_us, (now - start) / 1000);
     if (prefilled > 0)

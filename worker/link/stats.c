@@ -41,7 +41,16 @@ static void add_engine(struct counters *to, const struct pd_link *link)
     add(to, "kv_blocks", (double)load.kv_total);
     add(to, "tokens_prefilled", (double)load.tokens_prefilled);
     add(to, "tokens_decoded", (double)load.tokens_decoded);
+    add(to, "prompt_tokens", (double)load.prompt_tokens);
     add(to, "requests", (double)load.requests);
+    add(to, "ended_stop", (double)load.ended_stop);
+    add(to, "ended_length", (double)load.ended_length);
+    add(to, "ended_handed_over", (double)load.ended_handed_over);
+    add(to, "ended_failed", (double)load.ended_failed);
+    add(to, "steps_us", (double)load.steps_us);
+    add(to, "queue_us", (double)load.queue_us);
+    add(to, "prefill_us", (double)load.prefill_us);
+    add(to, "decode_us", (double)load.decode_us);
     add(to, "preemptions", (double)load.preemptions);
     add(to, "cache_evictions", (double)load.evictions);
     add(to, "cache_hit_tokens", (double)load.cache_hit_tokens);
