@@ -47,8 +47,9 @@ struct pd_buffer {
     struct pd_object object;
     enum pd_buffer_class kind;
     size_t bytes;
-    void *host; /* address where the host may touch it, or NULL */
-    int fd;     /* class KV: what is exported; else -1 */
+    void *host;    /* address where the host may touch it, or NULL */
+    void *address; /* on the device, where that is another memory: the backend's */
+    int fd;        /* class KV: what is exported; else -1 */
 };
 
 struct pd_weight {
@@ -141,6 +142,9 @@ struct pd_backend {
 };
 
 extern const struct pd_backend pd_backend_reference, pd_backend_cpu;
+
+/* Only in programs that are linked with kernels/cuda: its address is NULL elsewhere. */
+extern const struct pd_backend pd_backend_cuda __attribute__((weak));
 
 /* ---- device.c -------------------------------------------------------------------------------- */
 

@@ -12,16 +12,14 @@
 #include "kernels/backend.h"
 #include "kernels/dtype.h"
 
-static const struct pd_backend *const backends[] = {
-    &pd_backend_cpu,
-    &pd_backend_reference,
-#ifdef PD_HAVE_CUDA
-    &pd_backend_cuda,
-#endif
+static const struct {
+    const char *kind;
+    const struct pd_backend *backend; /* NULL: not built into this program */
+} backends[] = {
+    {"cpu", &pd_backend_cpu},
+    {"reference", &pd_backend_reference},
+    {"cuda", &pd_backend_cuda},
 };
-
-/* Kinds that exist in this source tree, to tell "not built in" from "no such thing". */
-static const char *const optional_kinds[] = {"cuda"};
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
 
@@ -84,13 +82,12 @@ int pd_device_open(const struct pd_device_options *options, struct pd_device **d
     if (status != PD_KERNEL_OK)
         return status;
     for (int i = 0; i < COUNT(backends); i++) {
-        if (strcmp(backends[i]->kind, kind) == 0)
-            return backends[i]->open(options, device, error, size);
-    }
-    for (int i = 0; i < COUNT(optional_kinds); i++) {
-        if (strcmp(optional_kinds[i], kind) == 0)
+        if (strcmp(backends[i].kind, kind) != 0)
+            continue;
+        if (backends[i].backend == NULL)
             return refuse(error, size, PD_KERNEL_UNSUPPORTED,
                           "device kind \"%s\" is not built into this program", kind);
+        return backends[i].backend->open(options, device, error, size);
     }
     return refuse(error, size, PD_KERNEL_INVALID,
                   "unknown device kind \"%s\": cpu, cuda or reference", kind);

@@ -36,7 +36,9 @@
 #ifndef PD_KERNELS_H
 #define PD_KERNELS_H
 
+#ifndef __cplusplus /* which has no _Atomic; CUDA sources read this file too */
 #include <stdatomic.h>
+#endif
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -273,9 +275,11 @@ int pd_graph_launch(struct pd_graph *graph, struct pd_step *step);
 /* Waits until step `number` has run. PD_KERNEL_TIMEOUT after timeout_ms (< 0: no limit). */
 int pd_step_wait(struct pd_device *device, uint64_t number, int timeout_ms);
 
+#ifndef __cplusplus
 /* The device's progress word: step number << 16 | published layers, written in queue order by
  * pd_op_publish with release semantics. Any thread, valid until close. */
 const _Atomic uint64_t *pd_device_progress(const struct pd_device *device);
+#endif
 
 /* Before the first launch that reads KV which somebody else wrote into the exported memory: makes
  * those bytes visible to later launches. */

@@ -5,11 +5,17 @@
 
 #include <stdint.h>
 
+#ifdef __CUDACC__ /* the same numbers on a GPU */
+#define PD_PHILOX static inline __host__ __device__
+#else
+#define PD_PHILOX static inline
+#endif
+
 struct pd_philox {
     uint32_t word[4];
 };
 
-static inline struct pd_philox pd_philox4x32(uint64_t key, const uint32_t counter[4])
+PD_PHILOX struct pd_philox pd_philox4x32(uint64_t key, const uint32_t counter[4])
 {
     struct pd_philox x = {{counter[0], counter[1], counter[2], counter[3]}};
     uint32_t key0 = (uint32_t)key, key1 = (uint32_t)(key >> 32);
@@ -27,7 +33,7 @@ static inline struct pd_philox pd_philox4x32(uint64_t key, const uint32_t counte
 }
 
 /* Uniform in [0, 1), 53 bits: draw number `draw` of an answer with this seed. */
-static inline double pd_philox_uniform(uint64_t seed, uint32_t draw)
+PD_PHILOX double pd_philox_uniform(uint64_t seed, uint32_t draw)
 {
     uint32_t counter[4] = {draw, 0, 0, 0};
     struct pd_philox x = pd_philox4x32(seed, counter);

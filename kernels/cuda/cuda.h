@@ -1,38 +1,138 @@
-/* The CUDA kernels' launchers, in C: what a backend calls, with device pointers. Each enqueues on `stream` (a
- * cudaStream_t; under t/simt/ the seed of the threads' order), returns at once and gives 0 or the CUDA runtime's error number; a shape that a kernel does not take is -1
- * before anything is enqueued. The shapes are those of kernels.h's operators. */
+/* The CUDA kernels' launchers, in C: what the backend calls, with device pointers. Each enqueues on `stream`
+ * (a cudaStream_t; under t/simt/ the seed of the threads' order), returns at once and gives 0 or the CUDA
+ * runtime's error number; a shape that a kernel does not take is -1 before anything is enqueued. The shapes
+ * are those of kernels.h's operators. */
 #ifndef PD_CUDA_H
 #define PD_CUDA_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
+
+#include "kernels/kernels.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
+/* The device's copy of the step descriptor: the same arrays as struct pd_step, at addresses that never change,
+ * with what lives on the device from step to step beside them. */
+struct pd_cuda_step {
+    const int32_t *counts; /* [3] tokens, sequences, samples of the running step */
+    const uint64_t *number;
+    const int32_t *token, *position, *sequence, *kv_slot;
+    const int32_t *slot, *first, *length, *context; /* [sequences] */
+    const int32_t *blocks;                          /* [sequences][max_blocks] */
+    const int32_t *sample_row, *sample_slot;
+    const struct pd_sample_params *sample;
+    const int32_t *bias_token, *banned;
+    const float *bias_value;
+    int32_t *sampled, *top_token, *sample_fault;
+    float *sampled_logprob, *top_logprob;
+    int32_t *history; /* [max_seqs][max_model_len] */
+    int32_t *last;    /* [max_seqs] */
+    int max_blocks, max_model_len, vocabulary;
+};
+
+/* How the device keeps a matrix. Quantised formats have the integers and the scales apart, so that both are
+ * read in whole words:
+ *
+ *     W4   8 columns in 32 bits, the first in the lowest 4     scale word of 32 columns: d | m << 16
+ *     W8   one signed byte a column                            d of columns 0-15 | d of 16-31 << 16
+ *
+ * d and m are f16; a value is q * d + m. */
+enum pd_cuda_format { PD_CUDA_F32, PD_CUDA_F16, PD_CUDA_BF16, PD_CUDA_W4, PD_CUDA_W8 };
+
+struct pd_cuda_matrix {
+    const void *values;
+    const uint32_t *scales; /* [rows][cols / 32]; quantised formats */
+    enum pd_cuda_format format;
+    int rows, cols; /* cols: a multiple of 8, of 32 in quantised formats */
+};
+
+/* ---- rows ------------------------------------------------------------------------------------------ */
+
+int pd_cuda_embed(void *stream, const struct pd_cuda_step *step,
+                  const struct pd_cuda_matrix *matrix, int rows, float *out);
+
 /* out[t] = x[t] / sqrt(mean(x[t]^2) + eps) * weight, all f32. x, out [rows, cols]; weight [cols]. */
 int pd_cuda_rmsnorm(void *stream, const float *x, const float *weight, float eps, int rows,
                     int cols, float *out);
 
-enum pd_cuda_kv_type { PD_CUDA_KV_F32, PD_CUDA_KV_F16, PD_CUDA_KV_BF16 };
+/* out[s] = x[sample_row[s]], for the first `rows` samples. */
+int pd_cuda_gather(void *stream, const struct pd_cuda_step *step, const float *x, int rows,
+                   int cols, float *out);
 
-/* Attention of one new token per sequence over the paged cache: the decode half of pd_op_attention. */
-struct pd_cuda_decode_attention {
-    const float *qkv;     /* [rows, qkv_stride] rotated; the first heads * head_dim columns are Q */
-    float *out;           /* [rows, heads * head_dim] */
-    const void *pool;     /* [layer][kv_head][block][K|V][token][dim] */
-    const int32_t *first; /* [sequences] row of its token */
-    const int32_t *context; /* [sequences] tokens in the cache, this one included */
-    const int32_t *blocks;  /* [sequences][max_blocks] */
-    int64_t pool_blocks;
-    enum pd_cuda_kv_type type;
-    int sequences, heads, kv_heads, head_dim, block_size, max_blocks, layer, qkv_stride;
+/* out[t][i] = silu(in[t][i]) * in[t][cols + i]. in [rows, 2 cols], out [rows, cols]. */
+int pd_cuda_swiglu(void *stream, const float *in, int rows, int cols, float *out);
+
+/* out[t][i] += bias[i]; rows of out lie `stride` values apart. */
+int pd_cuda_add_bias(void *stream, const float *bias, int rows, int cols, int stride, float *out);
+
+/* The progress word: step number << 16 | layers, behind everything that the stream did before. */
+int pd_cuda_publish(void *stream, const struct pd_cuda_step *step, int layers, uint64_t *progress);
+
+/* ---- matrices -------------------------------------------------------------------------------------- */
+
+enum { PD_CUDA_SMALL = 8 };
+
+/* out[t][r] = sum_k matrix[r][k] x[t][k] (+ bias[r]) (+ out[t][r] where `accumulate`), f32 sums, for at most
+ * PD_CUDA_SMALL tokens. x [tokens, cols]; rows of out lie `stride` values apart. The order of a sum depends on
+ * cols alone. */
+int pd_cuda_matmul_small(void *stream, const struct pd_cuda_matrix *matrix, const float *x,
+                         const float *bias, bool accumulate, int tokens, int stride, float *out);
+
+/* Rows first .. first + rows - 1 of a matrix, or of activations (format F32), as f16 or bf16 without gaps. f16
+ * ends at its largest value, never at infinity. */
+int pd_cuda_to_half(void *stream, const struct pd_cuda_matrix *matrix, int first, int rows,
+                    enum pd_cuda_format half, uint16_t *out);
+
+/* ---- attention ------------------------------------------------------------------------------------- */
+
+struct pd_cuda_pool {
+    void *values;             /* [layer][kv_head][block][K|V][token][dim] */
+    enum pd_cuda_format type; /* F32, F16 or BF16 */
+    int64_t blocks;
+    int kv_heads, block_size, head_dim;
+};
+
+/* table[t]: dim / 2 cosines, then dim / 2 sines of position[t] * inverse_frequency, times factor. */
+int pd_cuda_rope_angles(void *stream, const struct pd_cuda_step *step,
+                        const float *inverse_frequency, float factor, int rows, int dim,
+                        float *table);
+
+struct pd_cuda_rope_store {
+    struct pd_cuda_pool pool;
+    float *qkv;         /* [rows, (heads + 2 kv_heads) * head_dim], Q and K rotated in place */
+    const float *table; /* [rows][rope_dim] */
+    const float *q_norm, *k_norm; /* [head_dim], or NULL */
+    float eps;
+    int rows, heads, layer, rope_dim;
+    bool interleaved;
+};
+
+int pd_cuda_rope_store(void *stream, const struct pd_cuda_step *step,
+                       const struct pd_cuda_rope_store *arguments);
+
+struct pd_cuda_attention {
+    struct pd_cuda_pool pool;
+    const float *qkv; /* [rows, qkv_stride]; the first heads * head_dim columns are Q, rotated */
+    float *out;       /* [rows, heads * head_dim] */
+    int rows, heads, layer, qkv_stride;
     int window; /* 0: none */
     float scale;
 };
 
-/* head_dim 64 or 128, heads / kv_heads 1 to 8. */
-int pd_cuda_attention_decode(void *stream, const struct pd_cuda_decode_attention *arguments);
+/* Each row against its own sequence's cache. head_dim 32, 64, 96, 128 or 256, heads / kv_heads 1 to 8. */
+int pd_cuda_attention_rows(void *stream, const struct pd_cuda_step *step,
+                           const struct pd_cuda_attention *arguments);
+
+/* ---- sampling -------------------------------------------------------------------------------------- */
+
+/* One token for each of the first `rows` samples. logits [rows][vocabulary]; scratch, twice that, holds anything
+ * before and after. */
+int pd_cuda_sample(void *stream, const struct pd_cuda_step *step, const float *logits,
+                   uint32_t *scratch, int rows);
 
 #ifdef __cplusplus
 }

@@ -51,6 +51,20 @@ PD_DEVICE float pd_shuffle_xor(float value, int lane_mask)
     return __shfl_xor_sync(0xffffffffu, value, lane_mask);
 }
 
+/* Sum over a warp, the same value in every lane: pairs of lanes, pairs of pairs, ... 16 apart first. */
+PD_DEVICE float pd_warp_sum(float value)
+{
+    for (int mask = PD_WARP / 2; mask > 0; mask /= 2)
+        value += pd_shuffle_xor(value, mask);
+    return value;
+}
+
+/* The lanes of a warp meet; memory written before is seen after. All 32 take part. */
+PD_DEVICE void pd_warp_barrier(void)
+{
+    __syncwarp();
+}
+
 PD_DEVICE float pd_from_f16(uint16_t bits)
 {
     return __half2float(__ushort_as_half(bits));
@@ -61,14 +75,55 @@ PD_DEVICE float pd_from_bf16(uint16_t bits)
     return __bfloat162float(__ushort_as_bfloat16(bits));
 }
 
+PD_DEVICE uint16_t pd_to_f16(float value)
+{
+    return __half_as_ushort(__float2half_rn(value));
+}
+
+PD_DEVICE uint16_t pd_to_bf16(float value)
+{
+    return __bfloat16_as_ushort(__float2bfloat16_rn(value));
+}
+
+/* On shared or global memory. Integers only: their order leaves no trace in the result. All give the value
+ * before. */
+PD_DEVICE uint32_t pd_atomic_add(uint32_t *at, uint32_t value)
+{
+    return atomicAdd(at, value);
+}
+
+PD_DEVICE uint64_t pd_atomic_add(uint64_t *at, uint64_t value)
+{
+    return atomicAdd((unsigned long long *)at, (unsigned long long)value);
+}
+
+PD_DEVICE uint32_t pd_atomic_max(uint32_t *at, uint32_t value)
+{
+    return atomicMax(at, value);
+}
+
+PD_DEVICE uint64_t pd_atomic_max(uint64_t *at, uint64_t value)
+{
+    return atomicMax((unsigned long long *)at, (unsigned long long)value);
+}
+
+PD_DEVICE uint32_t pd_atomic_exchange(uint32_t *at, uint32_t value)
+{
+    return atomicExch(at, value);
+}
+
+/* Everything that this stream wrote before is seen by whoever sees `value`: the host, a network card. */
+PD_DEVICE void pd_store_system(uint64_t *at, uint64_t value)
+{
+    __threadfence_system();
+    *(volatile uint64_t *)at = value;
+}
+
 #endif
 
-/* Sum over a warp, the same value in every lane, in one fixed order. */
-PD_DEVICE float pd_warp_sum(float value)
-{
-    for (int mask = PD_WARP / 2; mask > 0; mask /= 2)
-        value += pd_shuffle_xor(value, mask);
-    return value;
-}
+/* Sixteen bytes that one instruction loads; the address is a multiple of 16. */
+struct alignas(16) pd_u32x4 {
+    uint32_t word[4];
+};
 
 #endif

@@ -4,29 +4,63 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <ucontext.h>
 
 #include <vector>
+
+#ifndef __x86_64__
+#error "t/simt switches fibers by hand, and knows x86-64 only"
+#endif
+
+/* Saves the callee's registers and the stack of one fiber, and goes on with another's: a few nanoseconds, where
+ * swapcontext() makes two system calls. */
+extern "C" void pd_simt_switch(void **save, void *load);
+
+asm(".text\n"
+    ".globl pd_simt_switch\n"
+    ".type pd_simt_switch, @function\n"
+    "pd_simt_switch:\n"
+    "    pushq %rbp\n"
+    "    pushq %rbx\n"
+    "    pushq %r12\n"
+    "    pushq %r13\n"
+    "    pushq %r14\n"
+    "    pushq %r15\n"
+    "    movq %rsp, (%rdi)\n"
+    "    movq %rsi, %rsp\n"
+    "    popq %r15\n"
+    "    popq %r14\n"
+    "    popq %r13\n"
+    "    popq %r12\n"
+    "    popq %rbx\n"
+    "    popq %rbp\n"
+    "    ret\n"
+    ".size pd_simt_switch, . - pd_simt_switch\n");
 
 namespace
 {
 
 enum { STACK = 64 * 1024, WARP = 32, SHARED_MAX = 48 * 1024, THREADS_MAX = 1024 };
-enum state { RUNNABLE, AT_BARRIER, AT_SHUFFLE, FINISHED };
 
 struct fiber {
-    ucontext_t context;
     std::vector<char> stack;
-    state at;
-    int shuffles;     /* how many it has entered: lanes of a warp meet at equal counts */
+    void *top;        /* of the stack, where it waits */
+    int shuffles;     /* how many it has entered */
     float offered[2]; /* by parity of `shuffles` */
 };
 
+struct warp {
+    int at_shuffle; /* lanes that have come to the shuffle that the others are still to reach */
+};
+
+/* The block that runs. A fiber is in `ready`, or waits at the block's barrier or at a shuffle of its warp, or has
+ * ended; who comes last to a barrier or a shuffle lets the others on. */
 struct block {
     int x, y, count;
     std::vector<fiber> fibers;
-    int current;
-    ucontext_t scheduler;
+    std::vector<warp> warps;
+    std::vector<int> ready;
+    int current, at_barrier, finished;
+    void *scheduler;
     const std::function<void()> *kernel;
     uint64_t random;
     std::vector<char> memory;
@@ -56,86 +90,68 @@ uint64_t draw()
     return z ^ z >> 31;
 }
 
-void yield(state at)
+void yield()
 {
-    fiber &self = running->fibers[(size_t)running->current];
-
-    self.at = at;
-    swapcontext(&self.context, &running->scheduler);
+    pd_simt_switch(&running->fibers[(size_t)running->current].top, running->scheduler);
 }
 
 void fiber_main()
 {
     (*running->kernel)();
-    running->fibers[(size_t)running->current].at = FINISHED;
-    setcontext(&running->scheduler);
+    running->finished++;
+    yield();
+    abort(); /* nobody goes on with a fiber that has ended */
 }
 
-/* Lets threads on that wait for each other and are all there. False if nobody could be let on. */
-bool release()
+void make_ready(int first, int count)
 {
-    bool released = false;
-    int waiting = 0, finished = 0;
-
-    for (const fiber &f : running->fibers) {
-        waiting += f.at == AT_BARRIER;
-        finished += f.at == FINISHED;
-    }
-    if (waiting > 0 && waiting + finished == running->count && finished > 0)
-        die("a barrier that some threads never reach");
-    if (waiting == running->count) {
-        for (fiber &f : running->fibers)
-            f.at = RUNNABLE;
-        return true;
-    }
-    for (int warp = 0; warp < running->count; warp += WARP) {
-        bool all = true;
-
-        for (int lane = 0; lane < WARP && all; lane++)
-            all = running->fibers[(size_t)(warp + lane)].at == AT_SHUFFLE &&
-                  running->fibers[(size_t)(warp + lane)].shuffles ==
-                      running->fibers[(size_t)warp].shuffles;
-        for (int lane = 0; lane < WARP && all; lane++)
-            running->fibers[(size_t)(warp + lane)].at = RUNNABLE;
-        released |= all;
-    }
-    return released;
+    for (int i = 0; i < count; i++)
+        running->ready.push_back(first + i);
 }
 
 void run_block()
 {
-    std::vector<int> ready;
+    while (running->finished < running->count) {
+        size_t pick;
 
-    for (;;) {
-        bool finished = true;
-
-        ready.clear();
-        for (int i = 0; i < running->count; i++) {
-            finished &= running->fibers[(size_t)i].at == FINISHED;
-            if (running->fibers[(size_t)i].at == RUNNABLE)
-                ready.push_back(i);
-        }
-        if (finished)
-            return;
-        if (ready.empty()) {
-            if (!release())
-                die("all threads wait for each other");
-            continue;
-        }
-        running->current = ready[draw() % ready.size()];
-        swapcontext(&running->scheduler, &running->fibers[(size_t)running->current].context);
+        if (running->ready.empty())
+            die(running->at_barrier + running->finished == running->count
+                    ? "a barrier that some threads never reach"
+                    : "all threads wait for each other");
+        pick = draw() % running->ready.size();
+        running->current = running->ready[pick];
+        running->ready[pick] = running->ready.back();
+        running->ready.pop_back();
+        pd_simt_switch(&running->scheduler, running->fibers[(size_t)running->current].top);
     }
 }
 
-__attribute__((noinline)) void start(fiber *f)
+/* Behind the registers that a switch restores stands where it returns to; the ABI wants the stack at an odd
+ * multiple of 8 there. */
+void start(fiber *f)
 {
-    f->at = RUNNABLE;
+    uintptr_t end = (uintptr_t)(f->stack.data() + f->stack.size()) & ~(uintptr_t)15;
+    void **top = (void **)(end - 8);
+
+    *--top = (void *)fiber_main;
+    for (int i = 0; i < 6; i++)
+        *--top = nullptr;
+    f->top = top;
     f->shuffles = 0;
-    getcontext(&f->context);
-    f->context.uc_stack.ss_sp = f->stack.data();
-    f->context.uc_stack.ss_size = f->stack.size();
-    f->context.uc_link = nullptr;
-    makecontext(&f->context, fiber_main, 0);
+}
+
+void start_block()
+{
+    memset(running->memory.data(), 0xff, running->memory.size()); /* NaN in every type */
+    running->arrays.clear();
+    running->used = 0;
+    running->at_barrier = running->finished = 0;
+    for (warp &w : running->warps)
+        w.at_shuffle = 0;
+    for (int i = 0; i < running->count; i++)
+        start(&running->fibers[(size_t)i]);
+    running->ready.clear();
+    make_ready(0, running->count);
 }
 
 } // namespace
@@ -177,47 +193,77 @@ void *shared(int line, size_t bytes)
 
 void barrier()
 {
-    yield(AT_BARRIER);
+    if (++running->at_barrier == running->count) {
+        running->at_barrier = 0;
+        make_ready(0, running->count);
+    }
+    yield();
+}
+
+/* Offers a value and waits until all lanes have. Gives the parity under which theirs are found: another lane may
+ * already have offered its next value when this one goes on, but not the one after, since that waits for us. */
+static int meet(float value)
+{
+    int self = running->current, first = self / WARP * WARP;
+    fiber &f = running->fibers[(size_t)self];
+    warp &w = running->warps[(size_t)(self / WARP)];
+    int parity = f.shuffles++ & 1;
+
+    f.offered[parity] = value;
+    if (++w.at_shuffle == WARP) {
+        w.at_shuffle = 0;
+        make_ready(first, WARP);
+    }
+    yield();
+    return parity;
 }
 
 float shuffle_xor(float value, int lane_mask)
 {
-    int self = running->current, other = self ^ lane_mask;
-    fiber &f = running->fibers[(size_t)self];
-    int parity = f.shuffles & 1;
+    int other = running->current ^ lane_mask;
 
     if (lane_mask < 0 || lane_mask >= WARP)
         die("a shuffle beyond the warp");
-    f.offered[parity] = value;
-    f.shuffles++;
-    yield(AT_SHUFFLE);
-    /* The other lane may already have offered its next value, but not the one after: it waits for us. */
-    return running->fibers[(size_t)other].offered[parity];
+    return running->fibers[(size_t)other].offered[meet(value)];
+}
+
+/* Each lane walks the tree as the shuffles would: its own value first at every level. */
+float warp_sum(float value)
+{
+    const fiber *lanes = &running->fibers[(size_t)(running->current / WARP * WARP)];
+    int parity = meet(value);
+    float sum[WARP];
+
+    for (int lane = 0; lane < WARP; lane++)
+        sum[lane] = lanes[lane].offered[parity];
+    for (int width = WARP / 2; width > 0; width /= 2)
+        for (int lane = 0; lane < width; lane++)
+            sum[lane] += sum[lane + width];
+    return sum[0];
 }
 
 int launch(int x, int y, int count, uint64_t seed, const std::function<void()> &kernel)
 {
-    block state = {};
+    static block state; /* its stacks serve every launch */
 
     if (count <= 0 || count > THREADS_MAX || count % WARP != 0 || x <= 0 || y <= 0) {
         fprintf(stderr, "simt: a launch of %d x %d blocks of %d threads\n", x, y, count);
         abort();
     }
     state.count = count;
-    state.fibers.resize((size_t)count);
-    for (fiber &f : state.fibers)
-        f.stack.resize(STACK);
+    if (state.fibers.size() < (size_t)count)
+        state.fibers.resize((size_t)count);
+    for (int i = 0; i < count; i++)
+        if (state.fibers[(size_t)i].stack.empty())
+            state.fibers[(size_t)i].stack.resize(STACK);
+    state.warps.resize((size_t)(count / WARP));
     state.kernel = &kernel;
     state.random = seed;
     state.memory.resize(SHARED_MAX);
     running = &state;
     for (state.y = 0; state.y < y; state.y++) {
         for (state.x = 0; state.x < x; state.x++) {
-            memset(state.memory.data(), 0xff, state.memory.size()); /* NaN in every type */
-            state.arrays.clear();
-            state.used = 0;
-            for (fiber &f : state.fibers)
-                start(&f);
+            start_block();
             run_block();
         }
     }
@@ -226,6 +272,12 @@ int launch(int x, int y, int count, uint64_t seed, const std::function<void()> &
 }
 
 } // namespace pd_simt
+
+/* The formats' conversions are the host's own (kernels/dtype.h): C, and exact. */
+extern "C" {
+uint16_t pd_f16_of_float(float value);
+uint16_t pd_bf16_of_float(float value);
+}
 
 float pd_from_f16(uint16_t bits)
 {
@@ -244,4 +296,14 @@ float pd_from_bf16(uint16_t bits)
 
     memcpy(&value, &wide, sizeof(value));
     return value;
+}
+
+uint16_t pd_to_f16(float value)
+{
+    return pd_f16_of_float(value);
+}
+
+uint16_t pd_to_bf16(float value)
+{
+    return pd_bf16_of_float(value);
 }

@@ -41,12 +41,12 @@ void pd_rig_close(struct pd_rig *rig)
 
 const char *const *pd_rig_paths(void)
 {
-    static const char *const all[] = {"baseline", "avx2", "avx512"};
-    static const char *found[4];
+    static const char *const all[] = {"cuda", "baseline", "avx2", "avx512"};
+    static const char *found[5];
     int count = 0;
 
-    for (int i = 0; i < 3; i++) {
-        struct pd_device_options options = pd_rig_options("cpu", all[i], 1);
+    for (int i = 0; i < 4 && (count == 0 || strcmp(found[0], "cuda") != 0); i++) {
+        struct pd_device_options options = pd_rig_options(pd_rig_kind(all[i]), all[i], 1);
         struct pd_device *device;
         char error[256];
 
@@ -57,6 +57,11 @@ const char *const *pd_rig_paths(void)
     }
     found[count] = NULL;
     return found;
+}
+
+const char *pd_rig_kind(const char *path)
+{
+    return strcmp(path, "cuda") == 0 ? "cuda" : "cpu";
 }
 
 /* ---- numbers --------------------------------------------------------------------------------- */

@@ -1,7 +1,8 @@
-/* Paged decode attention: one new token per sequence against its cached keys and values.
+/* Paged attention, row by row: each token against the cached keys and values of its sequence. Made for decode,
+ * where a sequence has one row; right for any.
  *
- * One block per (sequence, KV head), four warps. All query heads that share the KV head are computed
- * together, so K and V are read once. A warp takes every fourth token; its lanes hold PER_LANE
+ * One block per (row, KV head), four warps. All query heads that share the KV head are computed together, so K
+ * and V are read once. A warp takes every fourth token; its lanes hold PER_LANE
  * neighbouring dimensions each of q, of the running sum and of the row at hand:
  *
  *     token      0   1   2   3   4   5 ...          lane l: dimensions [l * PER_LANE, (l+1) * PER_LANE)
@@ -14,26 +15,26 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/simt.cuh"
 
-enum { WARPS = 4, THREADS = WARPS * PD_WARP, GROUP_MAX = 8, PER_LANE_MAX = 4 };
+enum { WARPS = 4, THREADS = WARPS * PD_WARP, PER_LANE_MAX = 8 };
 
-PD_DEVICE float load(const void *pool, size_t index, enum pd_cuda_kv_type type)
+PD_DEVICE float load(const struct pd_cuda_pool &pool, size_t index)
 {
-    if (type == PD_CUDA_KV_F32)
-        return ((const float *)pool)[index];
-    if (type == PD_CUDA_KV_F16)
-        return pd_from_f16(((const uint16_t *)pool)[index]);
-    return pd_from_bf16(((const uint16_t *)pool)[index]);
+    if (pool.type == PD_CUDA_F32)
+        return ((const float *)pool.values)[index];
+    if (pool.type == PD_CUDA_F16)
+        return pd_from_f16(((const uint16_t *)pool.values)[index]);
+    return pd_from_bf16(((const uint16_t *)pool.values)[index]);
 }
 
 /* Index of the first K value of a token; its V lies block_size * head_dim values behind. */
-PD_DEVICE size_t row_of(const struct pd_cuda_decode_attention &a, const int32_t *table, int kv_head,
-                        int token)
+PD_DEVICE size_t row_of(const struct pd_cuda_pool &pool, int layer, const int32_t *table,
+                        int kv_head, int token)
 {
-    size_t block = (size_t)table[token / a.block_size];
-    size_t head = ((size_t)a.layer * (size_t)a.kv_heads + (size_t)kv_head) * (size_t)a.pool_blocks;
-    size_t offset = (size_t)(token % a.block_size);
+    size_t block = (size_t)table[token / pool.block_size];
+    size_t head = ((size_t)layer * (size_t)pool.kv_heads + (size_t)kv_head) * (size_t)pool.blocks;
+    size_t offset = (size_t)(token % pool.block_size);
 
-    return ((head + block) * 2 * (size_t)a.block_size + offset) * (size_t)a.head_dim;
+    return ((head + block) * 2 * (size_t)pool.block_size + offset) * (size_t)pool.head_dim;
 }
 
 /* Running softmax of one head in one warp. */
@@ -54,20 +55,22 @@ PD_DEVICE void absorb(struct softmax *state, float score, const float *value)
 }
 
 template <int PER_LANE, int GROUP>
-static PD_GLOBAL attention_decode(struct pd_cuda_decode_attention a)
+static PD_GLOBAL attention_rows(struct pd_cuda_step step, struct pd_cuda_attention a)
 {
     PD_SHARED(float, maxima, WARPS *GROUP);
     PD_SHARED(float, sums, WARPS *GROUP);
     PD_SHARED(float, values, WARPS *GROUP *PER_LANE *PD_WARP);
-    const int sequence = PD_BLOCK_X, kv_head = PD_BLOCK_Y;
+    const int row = PD_BLOCK_X, first_head = PD_BLOCK_Y * GROUP;
+    const int kv_head = first_head / (a.heads / a.pool.kv_heads);
     const int warp = PD_THREAD / PD_WARP, lane = PD_THREAD % PD_WARP;
-    const int context = a.context[sequence];
+    const bool present = row < step.counts[0];
+    const int context = present ? step.position[row] + 1 : 0;
     const int start = a.window > 0 && context > a.window ? context - a.window : 0;
-    const int32_t *table = a.blocks + (size_t)sequence * (size_t)a.max_blocks;
-    const float *q = a.qkv + (size_t)a.first[sequence] * (size_t)a.qkv_stride +
-                     (size_t)kv_head * GROUP * PER_LANE * PD_WARP;
-    float *out = a.out + ((size_t)a.first[sequence] * (size_t)a.heads + (size_t)kv_head * GROUP) *
-                             PER_LANE * PD_WARP;
+    const int32_t *table =
+        step.blocks + (size_t)(present ? step.sequence[row] : 0) * (size_t)step.max_blocks;
+    const float *q =
+        a.qkv + (size_t)row * (size_t)a.qkv_stride + (size_t)first_head * PER_LANE * PD_WARP;
+    float *out = a.out + ((size_t)row * (size_t)a.heads + (size_t)first_head) * PER_LANE * PD_WARP;
     float query[GROUP][PER_LANE];
     struct softmax state[GROUP];
 
@@ -80,13 +83,13 @@ static PD_GLOBAL attention_decode(struct pd_cuda_decode_attention a)
         }
     }
     for (int token = start + warp; token < context; token += WARPS) {
-        size_t at = row_of(a, table, kv_head, token) + (size_t)lane * PER_LANE;
+        size_t at = row_of(a.pool, a.layer, table, kv_head, token) + (size_t)lane * PER_LANE;
         float key[PER_LANE], value[PER_LANE];
 
         for (int i = 0; i < PER_LANE; i++) {
-            key[i] = load(a.pool, at + (size_t)i, a.type);
+            key[i] = load(a.pool, at + (size_t)i);
             value[i] =
-                load(a.pool, at + (size_t)i + (size_t)a.block_size * (size_t)a.head_dim, a.type);
+                load(a.pool, at + (size_t)i + (size_t)a.pool.block_size * (size_t)a.pool.head_dim);
         }
         for (int head = 0; head < GROUP; head++) {
             float score = 0;
@@ -120,19 +123,21 @@ static PD_GLOBAL attention_decode(struct pd_cuda_decode_attention a)
             sum += sums[w * GROUP + head] * weight;
             value += values[(w * GROUP + head) * PER_LANE * PD_WARP + dimension] * weight;
         }
-        out[at] = value / sum;
+        if (present)
+            out[at] = value / sum;
     }
 }
 
+/* The heads that share a KV head go together in the common sizes, else one by one. */
 template <int PER_LANE>
-static int launch(pd_stream stream, const struct pd_cuda_decode_attention &a)
+static int launch_groups(pd_stream stream, const struct pd_cuda_step &step,
+                         const struct pd_cuda_attention &a)
 {
-    switch (a.heads / a.kv_heads) {
+    switch (a.heads / a.pool.kv_heads) {
 #define PD_CASE(group)                                                                             \
     case group:                                                                                    \
-        return PD_LAUNCH((attention_decode<PER_LANE, group>), a.sequences, a.kv_heads, THREADS,    \
-                         stream, a)
-        PD_CASE(1);
+        return PD_LAUNCH((attention_rows<PER_LANE, group>), a.rows, a.heads / group, THREADS,      \
+                         stream, step, a)
         PD_CASE(2);
         PD_CASE(3);
         PD_CASE(4);
@@ -142,22 +147,39 @@ static int launch(pd_stream stream, const struct pd_cuda_decode_attention &a)
         PD_CASE(8);
 #undef PD_CASE
     default:
-        return -1;
+        return PD_LAUNCH((attention_rows<PER_LANE, 1>), a.rows, a.heads, THREADS, stream, step, a);
     }
 }
 
-int pd_cuda_attention_decode(void *stream, const struct pd_cuda_decode_attention *arguments)
+template <int PER_LANE>
+static int launch_heads(pd_stream stream, const struct pd_cuda_step &step,
+                        const struct pd_cuda_attention &a)
 {
-    const struct pd_cuda_decode_attention &a = *arguments;
+    return PD_LAUNCH((attention_rows<PER_LANE, 1>), a.rows, a.heads, THREADS, stream, step, a);
+}
 
-    if (a.kv_heads <= 0 || a.heads % a.kv_heads != 0 || a.sequences < 0 || a.block_size < 8 ||
-        a.block_size > 32)
+int pd_cuda_attention_rows(void *stream, const struct pd_cuda_step *step,
+                           const struct pd_cuda_attention *arguments)
+{
+    const struct pd_cuda_attention &a = *arguments;
+
+    if (a.pool.kv_heads < 1 || a.heads < 1 || a.heads % a.pool.kv_heads != 0 || a.rows < 0 ||
+        a.pool.block_size < 8 || a.pool.block_size > 32)
         return -1;
-    if (a.sequences == 0)
+    if (a.rows == 0)
         return 0;
-    if (a.head_dim == 64)
-        return launch<2>((pd_stream)stream, a);
-    if (a.head_dim == 128)
-        return launch<4>((pd_stream)stream, a);
-    return -1;
+    switch (a.pool.head_dim) {
+    case 32:
+        return launch_heads<1>((pd_stream)stream, *step, a);
+    case 64:
+        return launch_groups<2>((pd_stream)stream, *step, a);
+    case 96:
+        return launch_heads<3>((pd_stream)stream, *step, a);
+    case 128:
+        return launch_groups<4>((pd_stream)stream, *step, a);
+    case 256:
+        return launch_heads<8>((pd_stream)stream, *step, a);
+    default:
+        return -1;
+    }
 }

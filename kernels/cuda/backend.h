@@ -1,0 +1,66 @@
+/* The CUDA backend's own objects. Inside kernels/cuda/ only.
+ *
+ *     backend.c   opens the device, owns its state, launches and waits
+ *     weight.c    matrices on their way to the device
+ *     plan.c      one operator after the other becomes launches
+ */
+#ifndef PD_CUDA_BACKEND_H
+#define PD_CUDA_BACKEND_H
+
+#include "kernels/backend.h"
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/runtime.h"
+
+struct pd_cuda {
+    struct pd_device device;
+    struct pd_cuda_runtime *runtime;
+    void *steps;              /* pinned: both descriptors */
+    void *counts;             /* pinned: struct pd_cuda_counts [2] */
+    void *mirror;             /* the device's copy of one descriptor, counts behind it */
+    size_t step_bytes;        /* of one descriptor */
+    struct pd_cuda_step step; /* addresses in the mirror */
+    uint64_t *progress;       /* pinned */
+    bool lost;                /* a sticky error: nothing works any more */
+};
+
+/* Copied before each step. */
+struct pd_cuda_counts {
+    uint64_t number;
+    int32_t count[3]; /* tokens, sequences, samples */
+    int32_t unused;
+};
+
+enum { PD_CUDA_PARTS = 4 }; /* most sources of one weight */
+
+struct pd_cuda_weight {
+    struct pd_weight weight;
+    struct pd_cuda_matrix part[PD_CUDA_PARTS];
+    int parts;
+    float *vector; /* all values as f32, where the weight is a norm or a bias; else NULL */
+};
+
+static inline struct pd_cuda *pd_cuda_of(struct pd_device *device)
+{
+    return (struct pd_cuda *)device;
+}
+
+/* Notes a failing call of the runtime; PD_KERNEL_LOST, and the device is lost. */
+int pd_cuda_fail(struct pd_cuda *cuda, const char *what, int error);
+
+/* ---- weight.c -------------------------------------------------------------------------------------- */
+
+int pd_cuda_weight_create(struct pd_device *device, enum pd_weight_layout layout, int cols,
+                          const struct pd_weight_source *sources, int count, bool embedding,
+                          struct pd_weight **weight);
+void pd_cuda_weight_release(struct pd_weight *weight);
+
+/* ---- plan.c ---------------------------------------------------------------------------------------- */
+
+/* Scratch memory for a recorded graph, and a look whether the kernels take its shapes. */
+int pd_cuda_graph_prepare(struct pd_graph *graph);
+void pd_cuda_graph_release(struct pd_graph *graph);
+
+/* Enqueues all of a graph's operators for a step that is on its way to the device. */
+int pd_cuda_graph_run(struct pd_graph *graph, const struct pd_step *step);
+
+#endif

@@ -1,0 +1,408 @@
+/* From operators to launches.
+ *
+ * A product of at most eight tokens goes through the small kernel, with the weights as they lie. More tokens go
+ * through the matrix unit: activations become f16 or bf16 once per product, quantised weights piece by piece in
+ * a scratch tile, so that no second copy of the model is needed. f32 weights, of which no model has many, stay
+ * f32: the small kernel takes their tokens by eights.
+ *
+ *     matmul   for each part of the weight:  small(part, x) | half(x), half(part tile) -> gemm
+ *              then bias, then SwiGLU out of a scratch tensor, where asked
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/backend.h"
+
+/* Of f16 weights at a time: what a large product unpacks before it is multiplied. */
+static const size_t TILE_BYTES = (size_t)64 << 20;
+
+struct pd_cuda_plan {
+    float *gate_up;           /* [max rows][2 cols] */
+    uint16_t *half_x;         /* [max rows][cols] */
+    uint16_t *half_weight;    /* a tile */
+    uint32_t *sample_scratch; /* [max samples][2][vocabulary] */
+    float **frequencies;      /* [ops] of the ROPE_ANGLES operators, else NULL */
+};
+
+/* What a running operator needs. */
+struct run {
+    struct pd_cuda *cuda;
+    const struct pd_cuda_plan *plan;
+    const struct pd_step *step;
+    void *stream;
+};
+
+static void *address(struct pd_tensor tensor)
+{
+    return (char *)tensor.buffer->address + tensor.offset;
+}
+
+static const struct pd_cuda_weight *weight_of(const struct pd_weight *weight)
+{
+    return (const struct pd_cuda_weight *)weight;
+}
+
+static const float *vector_of(const struct pd_weight *weight)
+{
+    return weight != NULL ? weight_of(weight)->vector : NULL;
+}
+
+static enum pd_cuda_format kv_format(enum pd_dtype type)
+{
+    return type == PD_F32 ? PD_CUDA_F32 : type == PD_F16 ? PD_CUDA_F16 : PD_CUDA_BF16;
+}
+
+/* ---- preparing ------------------------------------------------------------------------------------- */
+
+struct sizes {
+    size_t gate_up, half_x, half_weight, sample_scratch;
+};
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static size_t matrix_bytes(const struct pd_cuda_matrix *matrix)
+{
+    size_t bytes = (size_t)matrix->rows * (size_t)matrix->cols * sizeof(uint16_t);
+    size_t row = (size_t)matrix->cols * sizeof(uint16_t);
+
+    return bytes < TILE_BYTES ? bytes : larger(TILE_BYTES, row);
+}
+
+static void measure_matmul(const struct pd_op *op, size_t rows, struct sizes *sizes)
+{
+    const struct pd_cuda_weight *weight = weight_of(op->weight);
+
+    if (op->epilogue == PD_EPILOGUE_SWIGLU)
+        sizes->gate_up = larger(sizes->gate_up, rows * (size_t)op->weight->rows * sizeof(float));
+    if (rows <= PD_CUDA_SMALL)
+        return;
+    sizes->half_x = larger(sizes->half_x, rows * (size_t)op->weight->cols * sizeof(uint16_t));
+    for (int i = 0; i < weight->parts; i++)
+        sizes->half_weight = larger(sizes->half_weight, matrix_bytes(&weight->part[i]));
+}
+
+static bool head_dim_known(int dim)
+{
+    return dim == 32 || dim == 64 || dim == 96 || dim == 128 || dim == 256;
+}
+
+static int look_at(struct pd_graph *graph, const struct pd_op *op, struct sizes *sizes)
+{
+    struct pd_device *device = graph->object.device;
+    size_t rows = (size_t)(op->rows_are_samples ? graph->max_samples : graph->max_tokens);
+
+    switch (op->kind) {
+    case PD_OP_MATMUL:
+        if (weight_of(op->weight)->parts == 0)
+            return pd_device_fail(device, PD_KERNEL_UNSUPPORTED, "matmul: a weight of one column");
+        measure_matmul(op, rows, sizes);
+        break;
+    case PD_OP_ATTENTION:
+        if (!head_dim_known(op->shape.head_dim))
+            return pd_device_fail(device, PD_KERNEL_UNSUPPORTED,
+                                  "attention: heads of %d; the CUDA kernels take 32, 64, 96, 128 "
+                                  "and 256",
+                                  op->shape.head_dim);
+        break;
+    case PD_OP_SAMPLE:
+        sizes->sample_scratch =
+            larger(sizes->sample_scratch, rows * 2 * (size_t)op->in.cols * sizeof(uint32_t));
+        break;
+    default:
+        break;
+    }
+    return PD_KERNEL_OK;
+}
+
+static int reserve(struct pd_cuda *cuda, size_t bytes, void *memory)
+{
+    int error = bytes > 0 ? pd_cuda_allocate(cuda->runtime, bytes, memory) : 0;
+
+    if (error != 0)
+        return pd_device_fail(&cuda->device, PD_KERNEL_NO_MEMORY,
+                              "no room on the device for %zu bytes of scratch: %s", bytes,
+                              pd_cuda_error_text(error));
+    return PD_KERNEL_OK;
+}
+
+/* The angles' frequencies, on the device. */
+static int send_frequencies(struct pd_cuda *cuda, const struct pd_graph *graph,
+                            struct pd_cuda_plan *plan)
+{
+    for (int i = 0; i < graph->count; i++) {
+        const struct pd_op *op = &graph->ops[i];
+        size_t bytes =
+            (size_t)(op->kind == PD_OP_ROPE_ANGLES ? op->rope->dim / 2 : 0) * sizeof(float);
+        int status = reserve(cuda, bytes, &plan->frequencies[i]), error;
+
+        if (status != PD_KERNEL_OK)
+            return status;
+        error = bytes > 0 ? pd_cuda_upload(cuda->runtime, plan->frequencies[i],
+                                           op->rope->inverse_frequency, bytes)
+                          : 0;
+        if (error != 0)
+            return pd_cuda_fail(cuda, "sending rotary frequencies", error);
+    }
+    return PD_KERNEL_OK;
+}
+
+int pd_cuda_graph_prepare(struct pd_graph *graph)
+{
+    struct pd_cuda *cuda = pd_cuda_of(graph->object.device);
+    struct pd_cuda_plan *plan = calloc(1, sizeof(*plan));
+    struct sizes sizes = {0};
+    int status = PD_KERNEL_OK;
+
+    if (plan != NULL)
+        plan->frequencies = calloc((size_t)graph->count + 1, sizeof(*plan->frequencies));
+    if (plan == NULL || plan->frequencies == NULL) {
+        free(plan);
+        return pd_device_fail(&cuda->device, PD_KERNEL_NO_MEMORY, "out of memory");
+    }
+    graph->plan = plan;
+    for (int i = 0; i < graph->count && status == PD_KERNEL_OK; i++)
+        status = look_at(graph, &graph->ops[i], &sizes);
+    if (status == PD_KERNEL_OK)
+        status = reserve(cuda, sizes.gate_up, &plan->gate_up);
+    if (status == PD_KERNEL_OK)
+        status = reserve(cuda, sizes.half_x, &plan->half_x);
+    if (status == PD_KERNEL_OK)
+        status = reserve(cuda, sizes.half_weight, &plan->half_weight);
+    if (status == PD_KERNEL_OK)
+        status = reserve(cuda, sizes.sample_scratch, &plan->sample_scratch);
+    if (status == PD_KERNEL_OK)
+        status = send_frequencies(cuda, graph, plan);
+    if (status != PD_KERNEL_OK)
+        pd_cuda_graph_release(graph);
+    return status;
+}
+
+void pd_cuda_graph_release(struct pd_graph *graph)
+{
+    struct pd_cuda_runtime *runtime = pd_cuda_of(graph->object.device)->runtime;
+    struct pd_cuda_plan *plan = graph->plan;
+
+    pd_cuda_free(runtime, plan->gate_up);
+    pd_cuda_free(runtime, plan->half_x);
+    pd_cuda_free(runtime, plan->half_weight);
+    pd_cuda_free(runtime, plan->sample_scratch);
+    for (int i = 0; i < graph->count; i++)
+        pd_cuda_free(runtime, plan->frequencies[i]);
+    free(plan->frequencies);
+    free(plan);
+    graph->plan = NULL;
+}
+
+/* ---- matmul ---------------------------------------------------------------------------------------- */
+
+/* What the matrix unit reads: f16 holds all bits of the quantised formats. */
+static enum pd_cuda_format half_of(const struct pd_cuda_matrix *matrix)
+{
+    return matrix->format == PD_CUDA_BF16 ? PD_CUDA_BF16 : PD_CUDA_F16;
+}
+
+static int small_part(const struct run *run, const struct pd_cuda_matrix *part, const float *x,
+                      const float *bias, int tokens, bool accumulate, int stride, float *out)
+{
+    int error = 0;
+
+    for (int t = 0; t < tokens && error == 0; t += PD_CUDA_SMALL) {
+        int some = tokens - t < PD_CUDA_SMALL ? tokens - t : PD_CUDA_SMALL;
+
+        error = pd_cuda_matmul_small(run->stream, part, x + (size_t)t * (size_t)part->cols, bias,
+                                     accumulate, some, stride, out + (size_t)t * (size_t)stride);
+    }
+    return error;
+}
+
+/* A part that the matrix unit cannot read where it lies is turned a tile of rows at a time. */
+static int tiles_of(const struct run *run, const struct pd_cuda_matrix *part, int tokens,
+                    bool accumulate, int stride, float *out)
+{
+    size_t fit = TILE_BYTES / ((size_t)part->cols * sizeof(uint16_t));
+    int most = fit > (size_t)part->rows ? part->rows : fit > 1 ? (int)fit : 1, error = 0;
+
+    for (int first = 0; first < part->rows && error == 0; first += most) {
+        int rows = part->rows - first < most ? part->rows - first : most;
+
+        error =
+            pd_cuda_to_half(run->stream, part, first, rows, PD_CUDA_F16, run->plan->half_weight);
+        if (error == 0)
+            error =
+                pd_cuda_gemm(run->cuda->runtime, false, run->plan->half_weight, run->plan->half_x,
+                             rows, part->cols, tokens, accumulate, stride, out + first);
+    }
+    return error;
+}
+
+static int large_part(const struct run *run, const struct pd_cuda_matrix *part, const float *bias,
+                      int tokens, bool accumulate, int stride, float *out)
+{
+    int error;
+
+    if (part->format == half_of(part))
+        error = pd_cuda_gemm(run->cuda->runtime, part->format == PD_CUDA_BF16, part->values,
+                             run->plan->half_x, part->rows, part->cols, tokens, accumulate, stride,
+                             out);
+    else
+        error = tiles_of(run, part, tokens, accumulate, stride, out);
+    if (error == 0 && bias != NULL)
+        error = pd_cuda_add_bias(run->stream, bias, tokens, part->rows, stride, out);
+    return error;
+}
+
+/* All parts of a weight, side by side, into rows of `stride`. */
+static int product(const struct run *run, const struct pd_op *op, int tokens, bool accumulate,
+                   int stride, float *out)
+{
+    const struct pd_cuda_weight *weight = weight_of(op->weight);
+    const float *x = address(op->in), *bias = vector_of(op->bias);
+    struct pd_cuda_matrix activations = {.values = x, .rows = tokens, .cols = op->in.cols};
+    enum pd_cuda_format converted = PD_CUDA_F32; /* what half_x holds: nothing yet */
+    int error = 0, row = 0;
+
+    for (int i = 0; i < weight->parts && error == 0; row += weight->part[i++].rows) {
+        const struct pd_cuda_matrix *part = &weight->part[i];
+        const float *own = bias != NULL ? bias + row : NULL;
+
+        if (tokens <= PD_CUDA_SMALL || part->format == PD_CUDA_F32) {
+            error = small_part(run, part, x, own, tokens, accumulate, stride, out + row);
+            continue;
+        }
+        if (half_of(part) != converted) {
+            converted = half_of(part);
+            error =
+                pd_cuda_to_half(run->stream, &activations, 0, tokens, converted, run->plan->half_x);
+        }
+        if (error == 0)
+            error = large_part(run, part, own, tokens, accumulate, stride, out + row);
+    }
+    return error;
+}
+
+static int run_matmul(const struct run *run, const struct pd_op *op, int rows)
+{
+    float *out = address(op->out);
+    int error;
+
+    if (rows == 0)
+        return 0;
+    if (op->epilogue != PD_EPILOGUE_SWIGLU)
+        return product(run, op, rows, op->epilogue == PD_EPILOGUE_ADD, op->out.cols, out);
+    error = product(run, op, rows, false, op->weight->rows, run->plan->gate_up);
+    return error != 0 ? error
+                      : pd_cuda_swiglu(run->stream, run->plan->gate_up, rows, op->out.cols, out);
+}
+
+/* ---- attention ------------------------------------------------------------------------------------- */
+
+static struct pd_cuda_pool pool_of(const struct pd_op *op)
+{
+    return (struct pd_cuda_pool){
+        .values = op->pool.buffer->address,
+        .type = kv_format(op->pool.type),
+        .blocks = op->pool.blocks,
+        .kv_heads = op->pool.kv_heads,
+        .block_size = op->pool.block_size,
+        .head_dim = op->pool.head_dim,
+    };
+}
+
+static int run_rope_store(const struct run *run, const struct pd_op *op, int rows)
+{
+    struct pd_cuda_rope_store arguments = {
+        .pool = pool_of(op),
+        .qkv = address(op->in),
+        .table = address(op->rope->table),
+        .q_norm = vector_of(op->shape.q_norm),
+        .k_norm = vector_of(op->shape.k_norm),
+        .eps = op->shape.norm_eps,
+        .rows = rows,
+        .heads = op->shape.heads,
+        .layer = op->layer,
+        .rope_dim = op->shape.rope_dim,
+        .interleaved = op->shape.rope_style == PD_ROPE_INTERLEAVED,
+    };
+
+    return pd_cuda_rope_store(run->stream, &run->cuda->step, &arguments);
+}
+
+static int run_attention(const struct run *run, const struct pd_op *op, int rows)
+{
+    struct pd_cuda_attention arguments = {
+        .pool = pool_of(op),
+        .qkv = address(op->in),
+        .out = address(op->out),
+        .rows = rows,
+        .heads = op->shape.heads,
+        .layer = op->layer,
+        .qkv_stride = op->in.cols,
+        .window = op->shape.window,
+        .scale = op->shape.scale,
+    };
+
+    return pd_cuda_attention_rows(run->stream, &run->cuda->step, &arguments);
+}
+
+/* ---- one operator ---------------------------------------------------------------------------------- */
+
+static int run_op(const struct run *run, const struct pd_op *op, const float *frequencies)
+{
+    int rows = op->rows_are_samples ? run->step->samples : run->step->tokens;
+    const struct pd_cuda_step *step = &run->cuda->step;
+
+    switch (op->kind) {
+    case PD_OP_EMBED:
+        return pd_cuda_embed(run->stream, step, &weight_of(op->weight)->part[0], rows,
+                             address(op->out));
+    case PD_OP_RMSNORM:
+        return pd_cuda_rmsnorm(run->stream, address(op->in), vector_of(op->weight), op->eps, rows,
+                               op->in.cols, address(op->out));
+    case PD_OP_MATMUL:
+        return run_matmul(run, op, rows);
+    case PD_OP_ROPE_ANGLES:
+        return pd_cuda_rope_angles(run->stream, step, frequencies, op->rope->factor, rows,
+                                   op->rope->dim, address(op->rope->table));
+    case PD_OP_ROPE_STORE:
+        return run_rope_store(run, op, rows);
+    case PD_OP_ATTENTION:
+        return run_attention(run, op, rows);
+    case PD_OP_PUBLISH:
+        return pd_cuda_publish(run->stream, step, op->layer, run->cuda->progress);
+    case PD_OP_GATHER:
+        return pd_cuda_gather(run->stream, step, address(op->in), rows, op->in.cols,
+                              address(op->out));
+    case PD_OP_SAMPLE:
+        return pd_cuda_sample(run->stream, step, address(op->in), run->plan->sample_scratch, rows);
+    case PD_OP_READ:
+        return pd_cuda_copy(run->cuda->runtime, op->pinned->host, address(op->in),
+                            (size_t)rows * (size_t)op->in.cols * sizeof(float));
+    default:
+        return -1;
+    }
+}
+
+int pd_cuda_graph_run(struct pd_graph *graph, const struct pd_step *step)
+{
+    static const char *const names[PD_OP_COUNT] = {
+        [PD_OP_EMBED] = "embed",           [PD_OP_RMSNORM] = "rmsnorm",
+        [PD_OP_MATMUL] = "matmul",         [PD_OP_ROPE_ANGLES] = "rope_angles",
+        [PD_OP_ROPE_STORE] = "rope_store", [PD_OP_ATTENTION] = "attention",
+        [PD_OP_PUBLISH] = "publish",       [PD_OP_GATHER] = "gather",
+        [PD_OP_SAMPLE] = "sample",         [PD_OP_READ] = "read",
+    };
+    struct pd_cuda *cuda = pd_cuda_of(graph->object.device);
+    const struct pd_cuda_plan *plan = graph->plan;
+    struct run run = {cuda, plan, step, pd_cuda_stream(cuda->runtime)};
+
+    for (int i = 0; i < graph->count; i++) {
+        int error = run_op(&run, &graph->ops[i], plan->frequencies[i]);
+
+        if (error != 0)
+            return pd_cuda_fail(cuda, names[graph->ops[i].kind], error);
+    }
+    return PD_KERNEL_OK;
+}

@@ -1,0 +1,78 @@
+/* What the backend needs of a CUDA device beside its kernels: memory, one stream, two events. On a GPU it is
+ * runtime.cu over the CUDA runtime; under t/simt/ it is the host's memory, and everything has run when a call
+ * returns. So the whole backend, not only its kernels, runs without a GPU.
+ *
+ * Functions return 0 or the runtime's error number, which pd_cuda_error_text explains. One thread (the
+ * engine's) makes all calls that take a stream; memory may be had from several threads at once. */
+#ifndef PD_CUDA_RUNTIME_H
+#define PD_CUDA_RUNTIME_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct pd_cuda_runtime;
+
+struct pd_cuda_device_info {
+    char name[64];
+    int major, minor; /* compute capability */
+    uint64_t memory_total, memory_free;
+};
+
+/* Opens GPU `ordinal`. On failure *runtime is NULL and `error` has a line for people. */
+int pd_cuda_open(int ordinal, struct pd_cuda_runtime **runtime, char *error, size_t size);
+void pd_cuda_close(struct pd_cuda_runtime *runtime);
+void pd_cuda_info(struct pd_cuda_runtime *runtime, struct pd_cuda_device_info *info);
+const char *pd_cuda_error_text(int error);
+
+/* What launchers take as their stream. */
+void *pd_cuda_stream(struct pd_cuda_runtime *runtime);
+
+/* Zeroed memory of the device. */
+int pd_cuda_allocate(struct pd_cuda_runtime *runtime, size_t bytes, void **memory);
+void pd_cuda_free(struct pd_cuda_runtime *runtime, void *memory);
+
+/* Zeroed memory of the host at one address that the device reads and writes too. */
+int pd_cuda_allocate_pinned(struct pd_cuda_runtime *runtime, size_t bytes, void **memory);
+void pd_cuda_free_pinned(struct pd_cuda_runtime *runtime, void *memory);
+
+/* Zeroed memory of the device that another process can map: *fd is the handle to pass on. *bytes is rounded up
+ * to what the device can map. */
+int pd_cuda_allocate_shared(struct pd_cuda_runtime *runtime, size_t *bytes, void **memory, int *fd);
+void pd_cuda_free_shared(struct pd_cuda_runtime *runtime, void *memory, size_t bytes, int fd);
+
+/* In stream order, in any direction. Host memory that is not pinned has been read when the call returns. */
+int pd_cuda_copy(struct pd_cuda_runtime *runtime, void *to, const void *from, size_t bytes);
+
+/* At once, and done when the call returns; any thread. */
+int pd_cuda_upload(struct pd_cuda_runtime *runtime, void *to, const void *from, size_t bytes);
+
+/* Event 0 or 1 stands behind everything enqueued so far. */
+int pd_cuda_mark(struct pd_cuda_runtime *runtime, int event);
+
+/* 1: what stood before the event has run; 0: not yet; -1 - error: the device failed. */
+int pd_cuda_reached(struct pd_cuda_runtime *runtime, int event);
+
+/* Until the stream is empty. */
+int pd_cuda_drain(struct pd_cuda_runtime *runtime);
+
+/* Makes what other devices wrote into this one's memory visible to later launches. */
+int pd_cuda_fence(struct pd_cuda_runtime *runtime);
+
+/* ---- large products -------------------------------------------------------------------------------- */
+
+/* out[t][r] = sum_k weight[r][k] x[t][k] (+ out[t][r] where `accumulate`): f16 or bf16 (`bf16`) operands, f32
+ * sums. weight [rows, cols], x [tokens, cols], without gaps; rows of out lie `stride` values apart. cuBLASLt on a
+ * GPU (gemm.cu), plain loops under t/simt/. */
+int pd_cuda_gemm(struct pd_cuda_runtime *runtime, int bf16, const uint16_t *weight,
+                 const uint16_t *x, int rows, int cols, int tokens, int accumulate, int stride,
+                 float *out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

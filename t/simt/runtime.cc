@@ -1,0 +1,165 @@
+/* kernels/cuda/runtime.h on the host: the device's memory is the host's, a stream has always run already. */
+
+#include "kernels/cuda/runtime.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "t/simt/simt.h"
+
+enum { OUT_OF_MEMORY = 2 };
+
+struct pd_cuda_runtime {
+    uintptr_t seed; /* of the next launches' order of threads */
+};
+
+extern "C" {
+
+int pd_cuda_open(int ordinal, struct pd_cuda_runtime **runtime, char *error, size_t size)
+{
+    const char *seed = getenv("PD_SIMT_SEED");
+
+    *runtime = nullptr;
+    if (ordinal != 0) {
+        snprintf(error, size, "there is no GPU %d", ordinal);
+        return 1;
+    }
+    *runtime = new pd_cuda_runtime{seed ? (uintptr_t)strtoull(seed, nullptr, 10) : 1};
+    return 0;
+}
+
+void pd_cuda_close(struct pd_cuda_runtime *runtime)
+{
+    delete runtime;
+}
+
+void pd_cuda_info(struct pd_cuda_runtime *, struct pd_cuda_device_info *info)
+{
+    memset(info, 0, sizeof(*info));
+    snprintf(info->name, sizeof(info->name), "SIMT shim on the host");
+    info->memory_total = info->memory_free = (uint64_t)1 << 32;
+}
+
+const char *pd_cuda_error_text(int error)
+{
+    return error == OUT_OF_MEMORY ? "out of memory" : "unknown error";
+}
+
+void *pd_cuda_stream(struct pd_cuda_runtime *runtime)
+{
+    return (void *)runtime->seed;
+}
+
+int pd_cuda_allocate(struct pd_cuda_runtime *, size_t bytes, void **memory)
+{
+    *memory = aligned_alloc(256, (bytes + 255) / 256 * 256);
+    if (!*memory)
+        return OUT_OF_MEMORY;
+    memset(*memory, 0, (bytes + 255) / 256 * 256);
+    return 0;
+}
+
+void pd_cuda_free(struct pd_cuda_runtime *, void *memory)
+{
+    free(memory);
+}
+
+int pd_cuda_allocate_pinned(struct pd_cuda_runtime *runtime, size_t bytes, void **memory)
+{
+    return pd_cuda_allocate(runtime, bytes, memory);
+}
+
+void pd_cuda_free_pinned(struct pd_cuda_runtime *, void *memory)
+{
+    free(memory);
+}
+
+int pd_cuda_allocate_shared(struct pd_cuda_runtime *, size_t *bytes, void **memory, int *fd)
+{
+    *fd = memfd_create("simt-kv", MFD_CLOEXEC);
+    if (*fd >= 0 && ftruncate(*fd, (off_t)*bytes) == 0) {
+        *memory = mmap(nullptr, *bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+        if (*memory != MAP_FAILED)
+            return 0;
+    }
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+    *memory = nullptr;
+    return OUT_OF_MEMORY;
+}
+
+void pd_cuda_free_shared(struct pd_cuda_runtime *, void *memory, size_t bytes, int fd)
+{
+    munmap(memory, bytes);
+    close(fd);
+}
+
+int pd_cuda_copy(struct pd_cuda_runtime *, void *to, const void *from, size_t bytes)
+{
+    memcpy(to, from, bytes);
+    return 0;
+}
+
+int pd_cuda_upload(struct pd_cuda_runtime *, void *to, const void *from, size_t bytes)
+{
+    memcpy(to, from, bytes);
+    return 0;
+}
+
+int pd_cuda_mark(struct pd_cuda_runtime *, int)
+{
+    return 0;
+}
+
+int pd_cuda_reached(struct pd_cuda_runtime *, int)
+{
+    return 1;
+}
+
+int pd_cuda_drain(struct pd_cuda_runtime *)
+{
+    return 0;
+}
+
+int pd_cuda_fence(struct pd_cuda_runtime *)
+{
+    return 0;
+}
+
+int pd_cuda_gemm(struct pd_cuda_runtime *, int bf16, const uint16_t *weight, const uint16_t *x,
+                 int rows, int cols, int tokens, int accumulate, int stride, float *out)
+{
+    float *floats = (float *)malloc((size_t)tokens * (size_t)cols * sizeof(float));
+    float *row = (float *)malloc((size_t)cols * sizeof(float));
+    auto wide = [bf16](uint16_t bits) { return bf16 ? pd_from_bf16(bits) : pd_from_f16(bits); };
+
+    if (!floats || !row) {
+        free(floats);
+        free(row);
+        return OUT_OF_MEMORY;
+    }
+    for (size_t i = 0; i < (size_t)tokens * (size_t)cols; i++)
+        floats[i] = wide(x[i]);
+    for (int r = 0; r < rows; r++) {
+        for (int k = 0; k < cols; k++)
+            row[k] = wide(weight[(size_t)r * (size_t)cols + (size_t)k]);
+        for (int t = 0; t < tokens; t++) {
+            const float *from = floats + (size_t)t * (size_t)cols;
+            float *to = out + (size_t)t * (size_t)stride + r;
+            float sum = 0;
+
+            for (int k = 0; k < cols; k++)
+                sum += row[k] * from[k];
+            *to = accumulate ? *to + sum : sum;
+        }
+    }
+    free(floats);
+    free(row);
+    return 0;
+}
+}
