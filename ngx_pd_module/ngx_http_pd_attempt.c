@@ -19,6 +19,7 @@
 
 #include "ngx_http_pd_attempt.h"
 #include "ngx_http_pd_account.h"
+#include "ngx_http_pd_learn.h"
 
 
 static void ngx_http_pd_attempt_settle(ngx_http_pd_attempt_t *attempt);
@@ -26,6 +27,13 @@ static void ngx_http_pd_attempt_arm(ngx_http_pd_attempt_t *attempt);
 static void ngx_http_pd_attempt_unsuffix(ngx_http_pd_side_t *side);
 static void ngx_http_pd_attempt_peer(ngx_http_pd_attempt_t *attempt,
     ngx_http_pd_side_t *side, ngx_http_pd_attach_t *attach);
+
+
+/* by ngx_http_pd_reason_e */
+
+static const char  *ngx_http_pd_attempt_reasons[] = {
+    "pair", "redirected", "short prompt", "cached prompt", "mixed worker"
+};
 
 
 ngx_http_pd_attempt_t *
@@ -143,18 +151,18 @@ ngx_http_pd_attempt_start(ngx_http_pd_attempt_t *attempt)
 
     if (prefill == NGX_HTTP_PD_NONE) {
         job->route = NGX_HTTP_PD_ROUTE_DIRECT;
-        job->route_reason = (process->zone->sh->workers[decode].role
-                             == PD__V1__ROLE__ROLE_MIXED) ? "mixed worker"
-                                                          : "short prompt";
         route = PD__V1__ROUTE__ROUTE_DIRECT;
         side = &attempt->decode;
 
     } else {
         job->route = NGX_HTTP_PD_ROUTE_SPLIT;
-        job->route_reason = record->split ? "redirected" : "pair";
         route = PD__V1__ROUTE__ROUTE_PREFILL;
         side = &attempt->prefill;
     }
+
+    job->route_reason = ngx_http_pd_attempt_reasons[record->reason];
+
+    ngx_http_pd_learn_started(attempt);
 
     if (ngx_http_pd_attempt_suffix(side, route, NULL) != NGX_OK) {
         ngx_http_pd_attempt_fail(attempt, NGX_HTTP_INTERNAL_SERVER_ERROR, 0,
@@ -191,6 +199,12 @@ ngx_http_pd_attempt_suffix(ngx_http_pd_side_t *side, Pd__V1__Route route,
 
     fields.route = route;
     fields.ticket = ticket;
+
+    if (route == PD__V1__ROUTE__ROUTE_DIRECT) {
+        fields.redirect_above = attempt->process->zone->sh
+                                       ->records[attempt->record].limit;
+    }
+
     fields.deadline_us = (uint64_t) ngx_max(left, 1) * 1000;
 
     ngx_http_pd_attempt_unsuffix(side);

@@ -47,6 +47,9 @@ struct ngx_http_pd_attempt_s {
     Pd__V1__Cancel__Reason    reason;    /* for the workers, if it fails */
     ngx_uint_t                retry_after;   /* seconds, as a worker said */
 
+    ngx_http_pd_tail_t        tail;      /* of prompt and answer */
+
+    unsigned                  learns:1;  /* the tail is worth knowing */
     unsigned                  queued:1;
     unsigned                  unsettled:1;
     unsigned                  told:1;    /* the consumer: placed */

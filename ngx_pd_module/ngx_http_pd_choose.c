@@ -2,12 +2,10 @@
 /*
  * The choice.
  *
- *     prompt below direct_threshold    a decode or mixed worker does it all
- *     otherwise                        prefill P: least queued prompt tokens
- *                                      decode D: emptiest pool, of P's zone if
- *                                      one fits there
- *     no pair has room                 a mixed worker
- *     none has                         the request waits
+ *     few tokens to be computed    a decode or mixed worker does it all
+ *     otherwise                    prefill P and decode D, by policy
+ *     no pair has room             a mixed worker
+ *     none has                     the request waits
  *
  * A worker has room if its last report, less what was promised to it since,
  * holds the prompt and the tokens to come.  The table only helps to choose: D's
@@ -17,8 +15,13 @@
 
 
 #include "ngx_http_pd_choose.h"
+#include "ngx_http_pd_affinity.h"
+#include "ngx_http_pd_policy.h"
 #include "ngx_http_pd_slot.h"
 #include "ngx_http_pd_vitals.h"
+
+
+#define NGX_HTTP_PD_CHOOSE_AUTO    64      /* tokens, while nothing is known */
 
 
 #define ngx_http_pd_role(r)    (1u << (r))
@@ -28,18 +31,10 @@
 #define NGX_HTTP_PD_MIXED      ngx_http_pd_role(PD__V1__ROLE__ROLE_MIXED)
 
 
-/* what is looked for */
-
-typedef struct {
-    ngx_http_pd_record_t  *record;
-    ngx_uint_t             roles;
-    ngx_uint_t             prefill;    /* it computes the prompt */
-    ngx_uint_t             decode;     /* it generates */
-    ngx_http_pd_worker_t  *partner;    /* its prefill worker, if another */
-    uint64_t               rejected[NGX_HTTP_PD_ZONE_WORKERS / 64];
-} ngx_http_pd_search_t;
-
-
+static ngx_http_pd_worker_t *ngx_http_pd_choose_short(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_record_t *record);
+static uint32_t ngx_http_pd_choose_auto(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_record_t *record, ngx_http_pd_worker_t *worker);
 static ngx_http_pd_worker_t *ngx_http_pd_choose_pair(ngx_http_pd_zone_t *zone,
     ngx_http_pd_record_t *record, ngx_http_pd_worker_t **decode);
 static ngx_http_pd_worker_t *ngx_http_pd_choose_direct(
@@ -54,32 +49,27 @@ static ngx_uint_t ngx_http_pd_choose_possible(ngx_http_pd_zone_t *zone,
     ngx_uint_t cluster, uint64_t model);
 static ngx_int_t ngx_http_pd_choose_models(ngx_http_pd_zone_t *zone,
     ngx_uint_t cluster, ngx_pool_t *pool, ngx_array_t *models);
-static ngx_uint_t ngx_http_pd_choose_better(ngx_http_pd_search_t *search,
-    ngx_http_pd_worker_t *a, ngx_http_pd_worker_t *b);
 
 
 ngx_int_t
 ngx_http_pd_choose(ngx_http_pd_zone_t *zone, ngx_http_pd_record_t *record)
 {
-    ngx_http_pd_worker_t        *prefill, *decode;
-    ngx_http_pd_zone_cluster_t  *cluster;
-
-    cluster = &zone->sh->clusters[record->cluster];
+    ngx_http_pd_worker_t  *prefill, *decode;
 
     prefill = NULL;
-    decode = NULL;
 
-    if (record->prompt < cluster->direct_threshold && !record->split) {
-        decode = ngx_http_pd_choose_direct(zone, record,
-                                           NGX_HTTP_PD_DECODE
-                                           |NGX_HTTP_PD_MIXED);
-    }
+    record->reason = record->split ? NGX_HTTP_PD_REASON_REDIRECTED
+                                   : NGX_HTTP_PD_REASON_PAIR;
+    record->limit = 0;
+
+    decode = ngx_http_pd_choose_short(zone, record);
 
     if (decode == NULL) {
         prefill = ngx_http_pd_choose_pair(zone, record, &decode);
     }
 
     if (prefill == NULL && decode == NULL) {
+        record->reason = NGX_HTTP_PD_REASON_MIXED;
         decode = ngx_http_pd_choose_direct(zone, record, NGX_HTTP_PD_MIXED);
     }
 
@@ -88,12 +78,12 @@ ngx_http_pd_choose(ngx_http_pd_zone_t *zone, ngx_http_pd_record_t *record)
     }
 
     if (prefill) {
-        prefill->chosen = ++zone->sh->last_order;
+        ngx_http_pd_policy_chosen(zone, prefill);
         record->prefill = ngx_http_pd_worker_index(zone, prefill);
     }
 
     if (decode) {
-        decode->chosen = ++zone->sh->last_order;
+        ngx_http_pd_policy_chosen(zone, decode);
         record->decode = ngx_http_pd_worker_index(zone, decode);
     }
 
@@ -121,10 +111,96 @@ ngx_http_pd_choose_decode(ngx_http_pd_zone_t *zone,
         return NGX_AGAIN;
     }
 
-    decode->chosen = ++zone->sh->last_order;
+    ngx_http_pd_policy_chosen(zone, decode);
     record->decode = ngx_http_pd_worker_index(zone, decode);
 
     return NGX_OK;
+}
+
+
+/* where a few tokens are all that is to be computed */
+
+static ngx_http_pd_worker_t *
+ngx_http_pd_choose_short(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_record_t *record)
+{
+    uint32_t               limit, left;
+    ngx_http_pd_worker_t  *worker;
+
+    limit = zone->sh->clusters[record->cluster].direct_threshold;
+
+    if (limit == 0 || record->split) {
+        return NULL;
+    }
+
+    worker = ngx_http_pd_choose_direct(zone, record,
+                                       NGX_HTTP_PD_DECODE|NGX_HTTP_PD_MIXED);
+    if (worker == NULL) {
+        return NULL;
+    }
+
+    if (limit == NGX_HTTP_PD_DIRECT_AUTO) {
+        limit = ngx_http_pd_choose_auto(zone, record, worker);
+    }
+
+    left = record->prompt - ngx_http_pd_affinity_cached(zone, record, worker);
+
+    if (left >= limit) {
+        return NULL;
+    }
+
+    record->reason = record->prompt < limit ? NGX_HTTP_PD_REASON_SHORT
+                                            : NGX_HTTP_PD_REASON_CACHED;
+
+    if (worker->role == PD__V1__ROLE__ROLE_DECODE) {
+        record->limit = ngx_min((uint64_t) limit * 3 / 2,
+                                NGX_MAX_INT32_VALUE);
+    }
+
+    return worker;
+}
+
+
+/*
+ * Tokens that a worker which decodes may compute: no more than it can in the
+ * time in which the best prefill worker would have computed the prompt, and no
+ * more than hold up the answers that run there for two of their steps.
+ */
+
+static uint32_t
+ngx_http_pd_choose_auto(ngx_http_pd_zone_t *zone, ngx_http_pd_record_t *record,
+    ngx_http_pd_worker_t *worker)
+{
+    double                 us, per_token;
+    ngx_http_pd_search_t   search;
+    ngx_http_pd_worker_t  *prefill;
+
+    ngx_memzero(&search, sizeof(ngx_http_pd_search_t));
+
+    search.record = record;
+    search.roles = NGX_HTTP_PD_PREFILL;
+    search.prefill = 1;
+
+    prefill = ngx_http_pd_choose_best(zone, &search);
+
+    if (prefill == NULL || prefill->token_us_x1000 == 0) {
+        return NGX_HTTP_PD_CHOOSE_AUTO;
+    }
+
+    /* a worker that has computed no prompt yet is taken for as fast */
+
+    per_token = (double) (worker->token_us_x1000 ? worker->token_us_x1000
+                                                 : prefill->token_us_x1000)
+                / 1000;
+
+    us = ngx_http_pd_policy_time(zone, record, prefill)
+         - (worker->queued_tokens + worker->unseen_tokens) * per_token;
+
+    if (worker->running) {
+        us = ngx_min(us, 2.0 * worker->step_us);
+    }
+
+    return us > per_token ? (uint32_t) ngx_min(us / per_token, 1000000) : 0;
 }
 
 
@@ -204,7 +280,8 @@ ngx_http_pd_choose_best(ngx_http_pd_zone_t *zone, ngx_http_pd_search_t *search)
             if ((worker->backup || ngx_http_pd_vitals_weak(worker)) == backup
                 && ngx_http_pd_choose_fits(zone, search, worker)
                 && (best == NULL
-                    || ngx_http_pd_choose_better(search, worker, best)))
+                    || ngx_http_pd_policy_better(zone, search, worker,
+                                                 best)))
             {
                 best = worker;
             }
@@ -285,58 +362,6 @@ ngx_http_pd_choose_has_room(ngx_http_pd_search_t *search,
     blocks = ngx_http_pd_choose_blocks(worker, tokens);
 
     return worker->kv_free >= worker->held_blocks + blocks;
-}
-
-
-static ngx_uint_t
-ngx_http_pd_choose_better(ngx_http_pd_search_t *search,
-    ngx_http_pd_worker_t *a, ngx_http_pd_worker_t *b)
-{
-    double                 x, y;
-    ngx_uint_t             near_a, near_b;
-    ngx_http_pd_worker_t  *p;
-
-    p = search->partner;
-
-    if (p) {
-        near_a = a->zone_len == p->zone_len
-                 && ngx_memcmp(a->zone, p->zone, p->zone_len) == 0;
-        near_b = b->zone_len == p->zone_len
-                 && ngx_memcmp(b->zone, p->zone, p->zone_len) == 0;
-
-        if (near_a != near_b) {
-            return near_a;
-        }
-    }
-
-    if (search->prefill) {
-        x = (double) (a->queued_tokens + a->unseen_tokens) / a->weight;
-        y = (double) (b->queued_tokens + b->unseen_tokens) / b->weight;
-
-        if (x != y) {
-            return x < y;
-        }
-    }
-
-    if (search->decode) {
-        x = ((double) a->kv_blocks - a->kv_free + a->held_blocks)
-            / (a->kv_blocks + 1) / a->weight;
-        y = ((double) b->kv_blocks - b->kv_free + b->held_blocks)
-            / (b->kv_blocks + 1) / b->weight;
-
-        if (x != y) {
-            return x < y;
-        }
-    }
-
-    x = (double) a->jobs / a->weight;
-    y = (double) b->jobs / b->weight;
-
-    if (x != y) {
-        return x < y;
-    }
-
-    return a->chosen < b->chosen;
 }
 
 

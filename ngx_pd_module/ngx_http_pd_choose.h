@@ -12,6 +12,18 @@
 #include "ngx_http_pd_zone.h"
 
 
+/* what is looked for */
+
+typedef struct {
+    ngx_http_pd_record_t  *record;
+    ngx_uint_t             roles;
+    ngx_uint_t             prefill;    /* it computes the prompt */
+    ngx_uint_t             decode;     /* it generates */
+    ngx_http_pd_worker_t  *partner;    /* its prefill worker, if another */
+    uint64_t               rejected[NGX_HTTP_PD_ZONE_WORKERS / 64];
+} ngx_http_pd_search_t;
+
+
 /*
  * Sets the record's workers: a pair, or only "decode" for both phases, or only
  * "prefill" where one token is all that is wanted.  NGX_AGAIN: nothing fits

@@ -7,7 +7,9 @@
  *         worker 10.0.0.21:9000 role=decode  zone=rack1;
  *         register on token=secret lease=30s;
  *         queue 1024 timeout=30s;
- *         direct_threshold 256;
+ *         policy least_time;
+ *         sticky $http_x_session_id;
+ *         direct_threshold auto;
  *     }
  *
  * Core's "upstream" knows neither roles nor empty pools.  The block is read by
@@ -17,6 +19,7 @@
 
 
 #include "ngx_http_pd_cluster.h"
+#include "ngx_http_pd_policy.h"
 
 
 #define NGX_HTTP_PD_CLUSTER_MODULE    0x55434450    /* "PDCU" */
@@ -81,6 +84,20 @@ static ngx_command_t  ngx_http_pd_cluster_commands[] = {
     { ngx_string("direct_threshold"),
       NGX_HTTP_PD_CLUSTER_CONF|NGX_CONF_TAKE1,
       ngx_http_pd_cluster_direct,
+      0,
+      0,
+      NULL },
+
+    { ngx_string("policy"),
+      NGX_HTTP_PD_CLUSTER_CONF|NGX_CONF_TAKE12,
+      ngx_http_pd_policy_directive,
+      0,
+      0,
+      NULL },
+
+    { ngx_string("sticky"),
+      NGX_HTTP_PD_CLUSTER_CONF|NGX_CONF_TAKE1,
+      ngx_http_pd_policy_sticky,
       0,
       0,
       NULL },
@@ -158,6 +175,7 @@ ngx_http_pd_cluster_block(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
     cluster->defined = 1;
+    cluster->http = cf->ctx;
 
     /* gives our type's only module its ctx_index, 0 */
 
@@ -194,6 +212,7 @@ ngx_http_pd_cluster_block(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     ngx_conf_init_msec_value(cluster->queue_timeout,
                              NGX_HTTP_PD_QUEUE_TIMEOUT);
     ngx_conf_init_uint_value(cluster->direct_threshold, 0);
+    ngx_conf_init_uint_value(cluster->policy, NGX_HTTP_PD_LEAST_TIME);
     ngx_conf_init_uint_value(cluster->failover_rate,
                              NGX_HTTP_PD_FAILOVER_RATE);
     ngx_conf_init_msec_value(cluster->stall, NGX_HTTP_PD_STALL);
@@ -267,6 +286,7 @@ ngx_http_pd_cluster_mention(ngx_conf_t *cf, ngx_str_t *name)
     cluster->queue = NGX_CONF_UNSET_UINT;
     cluster->queue_timeout = NGX_CONF_UNSET_MSEC;
     cluster->direct_threshold = NGX_CONF_UNSET_UINT;
+    cluster->policy = NGX_CONF_UNSET_UINT;
     cluster->failover_rate = NGX_CONF_UNSET_UINT;
     cluster->failover_burst = NGX_HTTP_PD_FAILOVER_BURST;
     cluster->stall = NGX_CONF_UNSET_MSEC;
@@ -639,12 +659,18 @@ ngx_http_pd_cluster_direct(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return NGX_CONF_OK;
     }
 
+    if (ngx_strcmp(value[1].data, "auto") == 0) {
+        cluster->direct_threshold = NGX_HTTP_PD_DIRECT_AUTO;
+        return NGX_CONF_OK;
+    }
+
     n = ngx_atoi(value[1].data, value[1].len);
 
     if (n < 1 || n > 1000000) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "invalid value \"%V\" in \"direct_threshold\": "
-                           "use \"off\" or 1 to 1000000 tokens", &value[1]);
+                           "use \"off\", \"auto\" or 1 to 1000000 tokens",
+                           &value[1]);
         return NGX_CONF_ERROR;
     }
 

@@ -57,7 +57,14 @@ struct ngx_http_pd_cluster_s {
     ngx_msec_t                 stall;      /* of work without a step */
     ngx_uint_t                 faults;     /* in a row, until ejected */
     ngx_msec_t                 backoff;    /* of the first ejection */
+    ngx_uint_t                 policy;
+    ngx_http_complex_value_t  *hash;       /* of "policy hash", or NULL */
+    ngx_http_complex_value_t  *sticky;     /* or NULL */
+    void                      *http;       /* context around the block */
 };
+
+
+#define NGX_HTTP_PD_DIRECT_AUTO    0xffffffff      /* direct_threshold auto */
 
 
 /* pd_cluster NAME { ... } */

@@ -23,6 +23,7 @@
 
 #include "ngx_http_pd_account.h"
 #include "ngx_http_pd_attempt.h"
+#include "ngx_http_pd_learn.h"
 #include "ngx_http_pd_report.h"
 #include "ngx_http_pd_vitals.h"
 
@@ -113,6 +114,7 @@ ngx_http_pd_dispatch_placed(ngx_http_pd_attach_t *attach,
                            placed->prompt_tokens + attempt->position);
     ngx_http_pd_account_exact(zone, attempt->record, placed->prompt_tokens,
                               ngx_http_pd_now_us());
+    ngx_http_pd_learn_counted(attempt, placed->prompt_tokens);
     ngx_http_pd_zone_unlock(zone);
 
     if (!side->decode) {
@@ -447,6 +449,7 @@ ngx_http_pd_dispatch_deliver(ngx_http_pd_attempt_t *attempt,
     }
 
     ngx_http_pd_failover_keep(attempt, seq);
+    ngx_http_pd_learn_answer(attempt, seq);
 
     attempt->position += seq->n_tokens;
     attempt->delivered = 1;
@@ -483,6 +486,8 @@ ngx_http_pd_dispatch_finish(ngx_http_pd_attempt_t *attempt,
     ngx_http_pd_zone_unlock(zone);
 
     ngx_memzero(&result, sizeof(ngx_http_pd_result_t));
+
+    ngx_http_pd_learn_finished(attempt);
 
     result.status = NGX_HTTP_OK;
     result.finish = finished->reason;

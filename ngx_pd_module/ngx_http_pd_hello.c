@@ -134,6 +134,7 @@ ngx_http_pd_hello_learn(ngx_http_pd_zone_t *zone, ngx_http_pd_worker_t *worker,
         worker->boot = hello->boot;
         worker->draining = 0;
         worker->reported = 0;
+        worker->cache = (uint16_t) ++zone->sh->last_id;
         worker->taken = 0;
         worker->steps = 0;
         worker->step_us = 0;

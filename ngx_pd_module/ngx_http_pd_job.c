@@ -8,10 +8,10 @@
 #include "ngx_http_pd_attempt.h"
 #include "ngx_http_pd_account.h"
 #include "ngx_http_pd_limit.h"
+#include "ngx_http_pd_learn.h"
 
 
 #define NGX_HTTP_PD_JOB_DEADLINE    600000     /* ms, if the job has none */
-#define NGX_HTTP_PD_JOB_BYTES       4          /* of text, a token */
 
 
 static ngx_http_pd_attempt_t *ngx_http_pd_job_attempt(ngx_http_pd_job_t *job,
@@ -131,7 +131,6 @@ ngx_http_pd_job_admit(ngx_http_pd_job_t *job, ngx_http_pd_attempt_t *attempt,
     need.cluster = job->cluster;
     need.number = job->number;
     need.model = job->model;
-    need.prompt = job->prompt_bytes / NGX_HTTP_PD_JOB_BYTES + 1;
     need.output = job->max_tokens;
     need.canary = job->canary;
     need.tenant = job->tenant;
@@ -143,7 +142,11 @@ ngx_http_pd_job_admit(ngx_http_pd_job_t *job, ngx_http_pd_attempt_t *attempt,
     job->paid = job->max_tokens ? NGX_MAX_SIZE_T_VALUE
                                 : NGX_HTTP_PD_ACCOUNT_SLICE;
 
+    ngx_http_pd_learn_prompt(attempt, &need);
+
     ngx_http_pd_zone_lock(zone);
+
+    ngx_http_pd_learn_estimate(attempt, &need);
 
     rc = ngx_http_pd_ledger_admit(zone, &need, &attempt->record, &why);
     retry_after = ngx_http_pd_ledger_retry_after(zone, job->cluster);

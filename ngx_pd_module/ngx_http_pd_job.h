@@ -114,6 +114,8 @@ struct ngx_http_pd_job_s {
     ngx_chain_t                       *submit;
     ngx_chain_t                       *options;
     size_t                             prompt_bytes;   /* for estimates */
+    ngx_str_t                          hash_key;       /* of "policy hash" */
+    ngx_str_t                          sticky_key;     /* of "sticky" */
     ngx_uint_t                         max_tokens;     /* 0: not given */
     ngx_msec_t                         deadline;       /* from submit, ms */
     size_t                             failover_buffer;    /* bytes of submit
@@ -129,6 +131,9 @@ struct ngx_http_pd_job_s {
     const char                        *route_reason;
     ngx_http_pd_job_peer_t             prefill;
     ngx_http_pd_job_peer_t             decode;
+    ngx_uint_t                         estimate;       /* prompt tokens */
+    ngx_uint_t                         affinity;       /* of these, expected
+                                                          to be cached */
     ngx_uint_t                         prompt_tokens;
     ngx_uint_t                         cached_tokens;
     ngx_uint_t                         completion_tokens;

@@ -6,6 +6,7 @@
 
 #include "ngx_http_pd_ledger.h"
 #include "ngx_http_pd_account.h"
+#include "ngx_http_pd_affinity.h"
 #include "ngx_http_pd_choose.h"
 #include "ngx_http_pd_load.h"
 #include "ngx_http_pd_slot.h"
@@ -80,6 +81,15 @@ ngx_http_pd_ledger_admit(ngx_http_pd_zone_t *zone, ngx_http_pd_need_t *need,
     record->single = (need->output == 1);
     record->canary = need->canary;
     record->split = (need->canary != 0);
+    record->key = need->key;
+
+    if (need->prefix) {
+        ngx_http_pd_affinity_find(zone, record, need->prefix);
+    }
+
+    if (need->session) {
+        ngx_http_pd_affinity_stick(zone, record, need->session);
+    }
 
     if (need->claim
         && ngx_http_pd_ledger_reserve(zone, need, record, why) != NGX_OK)
@@ -543,6 +553,8 @@ ngx_http_pd_ledger_alloc(ngx_http_pd_zone_t *zone, uint32_t *index)
     record->prefill = NGX_HTTP_PD_NONE;
     record->decode = NGX_HTTP_PD_NONE;
     ngx_memset(record->avoid, 0xff, sizeof(record->avoid));
+    ngx_memset(record->stuck, 0xff, sizeof(record->stuck));
+    ngx_memset(record->near, 0xff, sizeof(record->near));
 
     return record;
 }

@@ -23,6 +23,7 @@
 #define _NGX_HTTP_PD_LEDGER_H_INCLUDED_
 
 
+#include "ngx_http_pd_prefix.h"
 #include "ngx_http_pd_zone.h"
 
 
@@ -40,6 +41,9 @@ typedef struct {
     size_t                  bytes;         /* of the prompt */
     ngx_http_pd_claim_t    *claim;         /* NULL: on nobody's account */
     ngx_uint_t              canary;        /* 1 + the worker; 0: none */
+    uint64_t                key;           /* of policy "hash", 0: none */
+    uint64_t                session;       /* of "sticky", 0: none */
+    ngx_http_pd_prefix_t   *prefix;        /* of the prompt, or NULL */
 } ngx_http_pd_need_t;
 
 

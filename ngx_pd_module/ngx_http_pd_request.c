@@ -10,6 +10,7 @@
 
 
 #include "ngx_http_pd_limit.h"
+#include "ngx_http_pd_policy.h"
 #include "ngx_http_pd_tenant.h"
 
 
@@ -357,6 +358,13 @@ ngx_http_pd_request_choice(ngx_http_pd_choice_t *choice)
 
     job->prompt_bytes =
                  ngx_http_pd_openai_prompt(&ctx->openai, choice->index)->size;
+
+    if (ngx_http_pd_policy_keys(job->cluster, r, &job->hash_key,
+                                &job->sticky_key)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
 
     if (choice->index) {
         job->id.data = ngx_pnalloc(r->pool, ctx->id.len + NGX_INT_T_LEN + 1);

@@ -39,7 +39,9 @@ typedef enum {
 
 
 typedef enum {
-    NGX_HTTP_PD_VAR_PROMPT_TOKENS = 0,
+    NGX_HTTP_PD_VAR_ESTIMATE = 0,
+    NGX_HTTP_PD_VAR_AFFINITY,
+    NGX_HTTP_PD_VAR_PROMPT_TOKENS,
     NGX_HTTP_PD_VAR_CACHED_TOKENS,
     NGX_HTTP_PD_VAR_COMPLETION_TOKENS,
     NGX_HTTP_PD_VAR_KV_BYTES,
@@ -109,6 +111,10 @@ static ngx_http_variable_t  ngx_http_pd_vars[] = {
     ngx_http_pd_variable("pd_tpot", ngx_http_pd_variable_time,
                          NGX_HTTP_PD_VAR_TPOT),
 
+    ngx_http_pd_variable("pd_prompt_estimate", ngx_http_pd_variable_count,
+                         NGX_HTTP_PD_VAR_ESTIMATE),
+    ngx_http_pd_variable("pd_affinity", ngx_http_pd_variable_count,
+                         NGX_HTTP_PD_VAR_AFFINITY),
     ngx_http_pd_variable("pd_prompt_tokens", ngx_http_pd_variable_count,
                          NGX_HTTP_PD_VAR_PROMPT_TOKENS),
     ngx_http_pd_variable("pd_cached_tokens", ngx_http_pd_variable_count,
@@ -378,6 +384,14 @@ ngx_http_pd_variable_count(ngx_http_request_t *r,
         switch (data) {
 
         /* a prompt counts once, however many choices it has */
+
+        case NGX_HTTP_PD_VAR_ESTIMATE:
+            n += job->estimate;
+            break;
+
+        case NGX_HTTP_PD_VAR_AFFINITY:
+            n += job->affinity;
+            break;
 
         case NGX_HTTP_PD_VAR_PROMPT_TOKENS:
             n += (i % ctx->openai.n == 0) ? job->prompt_tokens : 0;

@@ -13,7 +13,9 @@
 
 #include "ngx_http_pd_zone.h"
 #include "ngx_http_pd_account.h"
+#include "ngx_http_pd_affinity.h"
 #include "ngx_http_pd_ledger.h"
+#include "ngx_http_pd_policy.h"
 #include "ngx_http_pd_slot.h"
 
 #include <sys/eventfd.h>
@@ -189,6 +191,12 @@ ngx_http_pd_zone_fresh(ngx_shm_zone_t *shm_zone, ngx_http_pd_zone_t *zone)
 
     records -= sh->naccounts * sizeof(ngx_http_pd_account_t);
 
+    /* and a quarter for what is known of prompts, in front of them */
+
+    sh->nknown = ngx_http_pd_affinity_sets(records / 4);
+    records -= sh->nknown * sizeof(ngx_http_pd_known_set_t);
+    sh->known = (ngx_http_pd_known_set_t *) sh->accounts - sh->nknown;
+
     sh->nrecords = ngx_min(records / sizeof(ngx_http_pd_record_t),
                            NGX_HTTP_PD_NIL - 1);
     sh->free = NGX_HTTP_PD_NIL;
@@ -362,6 +370,7 @@ ngx_http_pd_zone_place_cluster(ngx_http_pd_zone_t *zone,
 
     zc->configured = 1;
     zc->direct_threshold = cluster->direct_threshold;
+    zc->policy = cluster->policy;
 
     cluster->shared = place;
     cluster->shared_id = zc->id;
@@ -543,6 +552,8 @@ ngx_http_pd_zone_worker_add(ngx_http_pd_zone_t *zone, ngx_uint_t cluster,
     spare->unseen = NGX_HTTP_PD_NIL;
     spare->address_len = address->len;
     ngx_memcpy(spare->address, address->data, address->len);
+    spare->name_hash = ngx_http_pd_policy_hash(address);
+    spare->cache = (uint16_t) sh->last_id;
 
     sh->changes++;
 

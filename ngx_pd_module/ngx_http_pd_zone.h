@@ -30,6 +30,11 @@
 #define NGX_HTTP_PD_ZONE_PAIRS       256     /* that fail; the oldest goes */
 #define NGX_HTTP_PD_ZONE_MIN         (512 * 1024)
 
+#define NGX_HTTP_PD_NEAR             4       /* workers that know a prompt */
+#define NGX_HTTP_PD_HOLDERS          5       /* and that a point remembers */
+#define NGX_HTTP_PD_WAYS             4       /* points in a set */
+#define NGX_HTTP_PD_RATIOS           256
+
 #define NGX_HTTP_PD_MODEL_MAX        256
 #define NGX_HTTP_PD_INSTANCE_MAX     128
 #define NGX_HTTP_PD_DIGESTS          128     /* four of SHA-256 */
@@ -113,6 +118,9 @@ typedef struct {
     uint64_t     moved;               /* us: made a step, or had no need */
     uint64_t     until;               /* us: is let be until then */
     uint64_t     back;                /* us: slow start since; 0: none */
+    uint64_t     turn;                /* of round_robin */
+    uint64_t     name_hash;           /* for policy "hash" */
+    uint16_t     cache;               /* its cache's number: none is two's */
 } ngx_http_pd_worker_t;
 
 
@@ -185,16 +193,67 @@ typedef struct {
     uint16_t     decode;
     uint16_t     avoid[3];            /* workers that have refused it */
 
+    /* where it had better go, see affinity.h and policy.h */
+
+    uint16_t     stuck[2];            /* workers of its session, or NONE */
+    uint64_t     key;                 /* of policy "hash", 0: none */
+    struct {
+        uint16_t  worker;             /* or NONE */
+        uint16_t  share;              /* of the prompt, of 1024 */
+    } near[NGX_HTTP_PD_NEAR];
+    uint32_t     limit;               /* tokens to be computed on a decode
+                                         worker; more: redirect; 0: any */
+    uint8_t      reason;              /* ngx_http_pd_reason_e */
+
     ngx_http_pd_unseen_t  unseen[2];  /* by prefill, by decode */
 } ngx_http_pd_record_t;
+
+
+/* why a request goes where it goes */
+
+typedef enum {
+    NGX_HTTP_PD_REASON_PAIR = 0,
+    NGX_HTTP_PD_REASON_REDIRECTED,    /* a decode worker found it too long */
+    NGX_HTTP_PD_REASON_SHORT,
+    NGX_HTTP_PD_REASON_CACHED,        /* what is not in the cache is short */
+    NGX_HTTP_PD_REASON_MIXED          /* no pair had room */
+} ngx_http_pd_reason_e;
+
+
+/* a point of a prompt, or a session, and who had to do with it last */
+
+typedef struct {
+    uint16_t                 worker;
+    uint16_t                 cache;   /* its number then */
+} ngx_http_pd_holder_t;
+
+
+typedef struct {
+    uint64_t                 hash;
+    uint32_t                 used;
+    ngx_http_pd_holder_t     holder[NGX_HTTP_PD_HOLDERS];
+} ngx_http_pd_known_t;
+
+
+typedef struct {
+    ngx_http_pd_known_t      entry[NGX_HTTP_PD_WAYS];
+} ngx_http_pd_known_set_t;
+
+
+typedef struct {
+    uint64_t     key;                 /* of model and tenant; 0: free */
+    uint32_t     ratio;               /* 1/256 bytes per token */
+} ngx_http_pd_ratio_t;
 
 
 typedef struct {
     uint64_t     id;                  /* of this entry, never reused; 0: free */
     uint8_t      configured;
+    uint8_t      policy;              /* ngx_http_pd_policy_e */
+    uint64_t     turn[4];             /* of round_robin, by role */
     uint8_t      name_len;
     u_char       name[NGX_HTTP_PD_NAME_MAX];
-    uint32_t     direct_threshold;    /* tokens, 0: off */
+    uint32_t     direct_threshold;    /* tokens, 0: off, or ..._AUTO */
     uint32_t     head;                /* of the queue */
     uint32_t     tail;
     uint32_t     queued;
@@ -251,6 +310,10 @@ typedef struct {
     uint64_t                     charges;      /* changes of accounts */
     uint64_t                     settled;      /* of these the file has */
     ngx_http_pd_account_t       *accounts;     /* behind the records */
+    ngx_http_pd_known_set_t     *known;        /* behind the records */
+    ngx_uint_t                   nknown;
+    uint32_t                     known_clock;
+    ngx_http_pd_ratio_t          ratios[NGX_HTTP_PD_RATIOS];
 
     ngx_http_pd_zone_cluster_t   clusters[NGX_HTTP_PD_ZONE_CLUSTERS];
     ngx_http_pd_worker_t         workers[NGX_HTTP_PD_ZONE_WORKERS];

@@ -203,7 +203,7 @@ pd_zone pd:1m;
 pd_cluster chat { register on; direct_threshold low; }
 --- must_die
 --- error_log
-invalid value "low" in "direct_threshold": use "off" or 1 to 1000000 tokens
+invalid value "low" in "direct_threshold": use "off", "auto" or 1 to 1000000 tokens
 
 
 

@@ -33,6 +33,7 @@ Options (default):
     merge=N (1)             tokens in a step
     busy=N (0)              prompt tokens that the reports call queued besides
                             those of its own requests
+    token_us=N step_us=N    what the reports say of a prompt's token, of a step
     report_slot=N (any)     reports that come with no step go to this slot only
     gate=E,...              wait for a release (SIGUSR1) before each event E:
                             attach hello placed first token finish
@@ -239,6 +240,8 @@ class Attach:
                   for other in worker.attaches if other is not self],
             running=sum(len(stream.sequences) for stream in streams),
             draining=worker.draining,
+            step_us=worker.number("step_us", 0),
+            prefill_us_per_token_x1000=1000 * worker.number("token_us", 0),
             prefill_queued_tokens=worker.number("busy", 0) + sum(
                 sequence.queued for stream in streams
                 for sequence in stream.sequences.values()),

@@ -164,6 +164,40 @@ static void test_admission_leaves_room_to_grow(void **state)
     close_lab();
 }
 
+static void ask_with_limit(uint64_t id, const char *prompt, uint32_t most)
+{
+    struct pd_request *request = lab_request(&lab, id, prompt, 4);
+
+    request->redirect_above = most;
+    lab_submit(&lab, request);
+    lab_wait(&lab, id);
+}
+
+/* What is more to compute than the dispatcher thought goes back before it is computed; what is in the
+ * cache counts for nothing. */
+static void test_too_much_to_compute_is_redirected(void **state)
+{
+    static const char prompt[] = "a prompt of more than three blocks of eight tokens";
+    const uint32_t length = sizeof(prompt) - 1;
+    struct lab_options options = lab_defaults();
+
+    (void)state;
+    lab_open(&lab, &options);
+    lab_start(&lab, NULL);
+    ask_with_limit(0, prompt, 20);
+    assert_true(lab.answers[0].failed);
+    assert_int_equal(lab.answers[0].code, PD__V1__FAILED__CODE__REDIRECT);
+    assert_int_equal(lab.answers[0].placed, 0);
+    assert_int_equal(lab_load(&lab).tokens_prefilled, 0);
+    ask_with_limit(1, prompt, length);
+    assert_false(lab.answers[1].failed);
+    assert_int_equal(lab.answers[1].count, 4);
+    ask_with_limit(2, prompt, 20);
+    assert_false(lab.answers[2].failed);
+    assert_true(lab.answers[2].where.cached_tokens >= length - 20);
+    close_lab();
+}
+
 static void test_a_cached_prefix_changes_nothing(void **state)
 {
     struct lab_options options = lab_defaults();
@@ -324,6 +358,7 @@ int main(void)
         cmocka_unit_test(test_any_batch_and_chunk),
         cmocka_unit_test(test_preemption_changes_nothing),
         cmocka_unit_test(test_admission_leaves_room_to_grow),
+        cmocka_unit_test(test_too_much_to_compute_is_redirected),
         cmocka_unit_test(test_a_cached_prefix_changes_nothing),
         cmocka_unit_test(test_a_prompt_is_never_cached_whole),
         cmocka_unit_test(test_the_next_turn_is_cached),

@@ -237,13 +237,25 @@ static void say_placed(struct pd_engine *engine, struct pd_sequence *s,
     engine->options.events.placed(engine->options.events.context, &placed);
 }
 
+/* The dispatcher has taken the prompt for short, or for cached: known only now that it is placed. */
+static bool too_much(const struct pd_sequence *s)
+{
+    uint32_t most = s->request->redirect_above;
+
+    return most > 0 && s->request->route == PD_ROUTE_DIRECT &&
+           (uint32_t)(s->count - s->launched) > most;
+}
+
 static void announce(struct pd_engine *engine, struct pd_sequence *s)
 {
     struct pd_ticket ticket;
 
     if (s->placed)
         return;
-    if (s->request->route != PD_ROUTE_PREFILL)
+    if (too_much(s))
+        pd_sequence_abort(engine, s, PD__V1__FAILED__CODE__REDIRECT,
+                          "there is more of the prompt to compute than was expected");
+    else if (s->request->route != PD_ROUTE_PREFILL)
         say_placed(engine, s, NULL);
     else if (pd_transfer_offer(engine, s, &ticket))
         say_placed(engine, s, &ticket);

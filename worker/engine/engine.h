@@ -49,6 +49,7 @@ struct pd_request {
     struct pd_ticket ticket;       /* DECODE */
     uint64_t arrived_ns, deadline_ns; /* pd_clock_ns; deadline 0: none */
     bool interactive;                 /* proto RequestClass */
+    uint32_t redirect_above; /* DIRECT: more tokens to compute than this are REDIRECT; 0: any number */
     char request_id[65], tenant[129];
     char traceparent[65]; /* W3C; empty: none */
 };

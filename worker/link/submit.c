@@ -128,6 +128,7 @@ static int read_labels(const struct reading *r)
     strcpy(request->traceparent, submit->traceparent);
     request->interactive = submit->class_ == PD__V1__REQUEST_CLASS__CLASS_INTERACTIVE;
     request->deadline_ns = request->arrived_ns + deadline_us(r) * 1000;
+    request->redirect_above = submit->redirect_above;
     if (strcmp(submit->model, r->identity->model))
         return pd_refuse(r->refusal, INVALID, "model", "this worker serves %s, not %s",
                          r->identity->model, submit->model);
