@@ -116,6 +116,7 @@ struct ngx_http_pd_ctx_s {
     ngx_http_pd_choice_t         *choices;
     ngx_uint_t                    nchoices;
     ngx_uint_t                    running;      /* choices not done */
+    ngx_msec_int_t                received;     /* ms: how long that took */
 
     const ngx_http_pd_answer_t   *answer;
     ngx_str_t                     prefix;       /* how its JSON begins */
@@ -138,6 +139,9 @@ ngx_http_pd_ctx_t *ngx_http_pd_ctx(ngx_http_request_t *r);
 
 /* the context, or NULL if the request has none (yet) */
 ngx_http_pd_ctx_t *ngx_http_pd_ctx_peek(ngx_http_request_t *r);
+
+/* $request_time so far, in milliseconds */
+ngx_msec_int_t ngx_http_pd_request_age(ngx_http_request_t *r);
 
 /* the body is understood: submits it, or finalizes the request */
 void ngx_http_pd_request_run(ngx_http_pd_ctx_t *ctx);

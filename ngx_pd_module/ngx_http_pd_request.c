@@ -215,6 +215,22 @@ ngx_http_pd_request_id(ngx_http_pd_ctx_t *ctx)
 }
 
 
+ngx_msec_int_t
+ngx_http_pd_request_age(ngx_http_request_t *r)
+{
+    ngx_time_t      *tp;
+    ngx_msec_int_t   ms;
+
+    tp = ngx_timeofday();
+
+    ms = (ngx_msec_int_t) ((tp->sec - r->start_sec) * 1000
+                           + (ngx_msec_int_t) tp->msec
+                           - (ngx_msec_int_t) r->start_msec);
+
+    return ngx_max(ms, 0);
+}
+
+
 void
 ngx_http_pd_request_run(ngx_http_pd_ctx_t *ctx)
 {
@@ -224,6 +240,8 @@ ngx_http_pd_request_run(ngx_http_pd_ctx_t *ctx)
     ngx_http_pd_result_t   result;
 
     r = ctx->request;
+
+    ctx->received = ngx_http_pd_request_age(r);
 
     switch (ngx_http_pd_request_prepare(ctx)) {
 

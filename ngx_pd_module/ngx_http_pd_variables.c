@@ -29,13 +29,24 @@ typedef enum {
 
 
 typedef enum {
-    NGX_HTTP_PD_VAR_QUEUE = 0,
-    NGX_HTTP_PD_VAR_PREFILL,
+    NGX_HTTP_PD_VAR_PREFILL = 0,
     NGX_HTTP_PD_VAR_KV,
     NGX_HTTP_PD_VAR_TTFT,
     NGX_HTTP_PD_VAR_SECOND,
     NGX_HTTP_PD_VAR_TPOT
 } ngx_http_pd_time_e;
+
+
+/* the spans of a request's time, one behind the other */
+
+typedef enum {
+    NGX_HTTP_PD_SPAN_RECEIVE = 0,
+    NGX_HTTP_PD_SPAN_QUEUE,
+    NGX_HTTP_PD_SPAN_PLACE,
+    NGX_HTTP_PD_SPAN_FIRST,
+    NGX_HTTP_PD_SPAN_ANSWER,
+    NGX_HTTP_PD_SPAN_END
+} ngx_http_pd_span_e;
 
 
 typedef enum {
@@ -54,6 +65,11 @@ static ngx_int_t ngx_http_pd_variable_text(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data);
 static ngx_int_t ngx_http_pd_variable_time(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data);
+static ngx_int_t ngx_http_pd_variable_span_of(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data);
+static uint64_t ngx_http_pd_variable_total(ngx_http_request_t *r);
+static ngx_int_t ngx_http_pd_variable_seconds(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uint64_t us);
 static ngx_int_t ngx_http_pd_variable_count(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data);
 static ngx_int_t ngx_http_pd_variable_choice(ngx_http_pd_choice_t *choice,
@@ -98,8 +114,18 @@ static ngx_http_variable_t  ngx_http_pd_vars[] = {
     ngx_http_pd_variable("pd_error", ngx_http_pd_variable_text,
                          NGX_HTTP_PD_VAR_ERROR),
 
-    ngx_http_pd_variable("pd_queue_time", ngx_http_pd_variable_time,
-                         NGX_HTTP_PD_VAR_QUEUE),
+    ngx_http_pd_variable("pd_receive_time", ngx_http_pd_variable_span_of,
+                         NGX_HTTP_PD_SPAN_RECEIVE),
+    ngx_http_pd_variable("pd_queue_time", ngx_http_pd_variable_span_of,
+                         NGX_HTTP_PD_SPAN_QUEUE),
+    ngx_http_pd_variable("pd_place_time", ngx_http_pd_variable_span_of,
+                         NGX_HTTP_PD_SPAN_PLACE),
+    ngx_http_pd_variable("pd_first_time", ngx_http_pd_variable_span_of,
+                         NGX_HTTP_PD_SPAN_FIRST),
+    ngx_http_pd_variable("pd_answer_time", ngx_http_pd_variable_span_of,
+                         NGX_HTTP_PD_SPAN_ANSWER),
+    ngx_http_pd_variable("pd_end_time", ngx_http_pd_variable_span_of,
+                         NGX_HTTP_PD_SPAN_END),
     ngx_http_pd_variable("pd_prefill_time", ngx_http_pd_variable_time,
                          NGX_HTTP_PD_VAR_PREFILL),
     ngx_http_pd_variable("pd_kv_time", ngx_http_pd_variable_time,
@@ -297,10 +323,6 @@ ngx_http_pd_variable_time(ngx_http_request_t *r, ngx_http_variable_value_t *v,
 
     switch (data) {
 
-    case NGX_HTTP_PD_VAR_QUEUE:
-        us = ngx_http_pd_variable_span(job->submitted_us, job->sent_us);
-        break;
-
     case NGX_HTTP_PD_VAR_PREFILL:
         us = job->prefill.name.len ? job->prefill.timing.prefill_us
                                    : job->decode.timing.prefill_us;
@@ -341,6 +363,18 @@ ngx_http_pd_variable_time(ngx_http_request_t *r, ngx_http_variable_value_t *v,
         break;
     }
 
+    return ngx_http_pd_variable_seconds(r, v, us);
+}
+
+
+static ngx_int_t
+ngx_http_pd_variable_seconds(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uint64_t us)
+{
+    ngx_str_t  value;
+
+    ngx_str_null(&value);
+
     if (us == NGX_HTTP_PD_VAR_UNKNOWN) {
         return ngx_http_pd_variable_set(v, &value);
     }
@@ -355,6 +389,74 @@ ngx_http_pd_variable_time(ngx_http_request_t *r, ngx_http_variable_value_t *v,
                 - value.data;
 
     return ngx_http_pd_variable_set(v, &value);
+}
+
+
+/*
+ * Spans lie between marks, in order; the first begins with the request, the
+ * last ends when the log is written, both by the clock of $request_time, so
+ * that all of them add up to it.  A mark that was not reached makes its span
+ * unknown, and its time goes to the last one.
+ *
+ *     start  submitted  sent  placed  first token  last token   log
+ *       |receive |queue  |place |first     |answer     |end      |
+ */
+
+static ngx_int_t
+ngx_http_pd_variable_span_of(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data)
+{
+    uint64_t            us, from, total, marks[NGX_HTTP_PD_SPAN_END];
+    ngx_uint_t          i;
+    ngx_http_pd_ctx_t  *ctx;
+    ngx_http_pd_job_t  *job;
+
+    ctx = ngx_http_pd_ctx_peek(r);
+
+    if (ctx == NULL || ctx->nchoices == 0
+        || ctx->choices[0].job.submitted_us == 0)
+    {
+        return ngx_http_pd_variable_seconds(r, v, NGX_HTTP_PD_VAR_UNKNOWN);
+    }
+
+    job = &ctx->choices[0].job;
+
+    marks[NGX_HTTP_PD_SPAN_RECEIVE] = job->submitted_us;
+    marks[NGX_HTTP_PD_SPAN_QUEUE] = job->sent_us;
+    marks[NGX_HTTP_PD_SPAN_PLACE] = job->placed_us;
+    marks[NGX_HTTP_PD_SPAN_FIRST] = job->first_us;
+    marks[NGX_HTTP_PD_SPAN_ANSWER] = job->last_us;
+
+    total = ngx_http_pd_variable_total(r);
+    from = 0;
+
+    for (i = 0; i < NGX_HTTP_PD_SPAN_END; i++) {
+
+        if (marks[i] == 0) {
+            us = NGX_HTTP_PD_VAR_UNKNOWN;
+
+        } else {
+            us = (uint64_t) ctx->received * 1000 + marks[i]
+                 - job->submitted_us;
+            us = ngx_max(ngx_min(us, total), from) - from;
+            from += us;
+        }
+
+        if (i == data) {
+            return ngx_http_pd_variable_seconds(r, v, us);
+        }
+    }
+
+    return ngx_http_pd_variable_seconds(r, v, total - from);
+}
+
+
+/* $request_time, in us */
+
+static uint64_t
+ngx_http_pd_variable_total(ngx_http_request_t *r)
+{
+    return (uint64_t) ngx_http_pd_request_age(r) * 1000;
 }
 
 

@@ -172,3 +172,41 @@ X-Request-Id: r1
 --- response_headers
 X-Early: r1
 X-Request-Id: r1
+
+
+
+=== TEST 20: six spans that add up to the request's time
+--- format
+story $pd_receive_time+$pd_queue_time+$pd_place_time+$pd_first_time+$pd_answer_time+$pd_end_time=$request_time.
+--- p
+gate=placed,first
+--- d
+delay=30 gate=finish
+--- steps
+client request
+worker p expect submit
+sleep 0.05
+worker p release
+worker d expect submit
+sleep 0.03
+worker p release
+client expect t1
+sleep 0.03
+worker d release
+client expect t2
+client finish
+--- error_log eval
+qr/story (0\.\d{6})\+(0\.\d{6})\+(0\.0[3-9]\d{4}|0\.[1-9]\d{5})\+(0\.\d{6})\+(0\.0[5-9]\d{4}|0\.[1-9]\d{5})\+(0\.00\d{4})=(\d\.\d{3})\.(?(?{ abs($1 + $2 + $3 + $4 + $5 + $6 - $7) > 0.0011 })(?!))/
+
+
+
+=== TEST 21: of one that ends in the queue, two, and what is left
+--- cluster
+worker {{p}} role=prefill; worker {{d}} role=decode; queue 4 timeout=60ms;
+--- worker
+d role=decode
+--- format
+story $pd_receive_time|$pd_queue_time|$pd_place_time|$pd_first_time|$pd_answer_time|$pd_end_time|$request_time.
+--- error_code: 503
+--- error_log eval
+qr/story 0\.\d{6}\|-\|-\|-\|-\|0\.\d{6}\|0\.\d{3}\./
