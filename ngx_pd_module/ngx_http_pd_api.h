@@ -5,6 +5,7 @@
  *     handler.c    which operation a path means; errors of the outermost kind
  *     tenant.c     who asks
  *     limit.c      how much of it he may have
+ *     urgency.c    how soon
  *     body.c       the body, in pieces, into the parser
  *     request.c    the request's jobs: submitted, heard, cancelled
  *     answer.c     what answers have in common
@@ -107,6 +108,9 @@ struct ngx_http_pd_ctx_s {
     ngx_str_t                     traceparent;
     ngx_str_t                     tenant;       /* empty: nobody asked */
     ngx_http_pd_tenant_t         *known;        /* of the key file, or NULL */
+    ngx_str_t                     wanted;       /* x-request-timeout-ms */
+    ngx_msec_t                    timeout;      /* of the whole request */
+    ngx_uint_t                    class;
     ngx_http_pd_claim_t          *claim;        /* NULL: not understood yet */
 
     ngx_http_pd_openai_t          openai;

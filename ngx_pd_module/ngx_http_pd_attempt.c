@@ -18,6 +18,7 @@
 
 
 #include "ngx_http_pd_attempt.h"
+#include "ngx_http_pd_queue.h"
 #include "ngx_http_pd_account.h"
 #include "ngx_http_pd_learn.h"
 
@@ -421,8 +422,8 @@ ngx_http_pd_attempt_timer(ngx_event_t *ev)
         && (ngx_msec_int_t) (attempt->queue_end - ngx_current_msec) <= 0)
     {
         ngx_http_pd_zone_lock(process->zone);
-        retry_after = ngx_http_pd_ledger_retry_after(process->zone,
-                                                     attempt->job->cluster);
+        retry_after = ngx_http_pd_queue_drain(
+                &process->zone->sh->clusters[attempt->job->cluster->shared]);
         ngx_http_pd_zone_unlock(process->zone);
 
         ngx_http_pd_attempt_fail(attempt, NGX_HTTP_SERVICE_UNAVAILABLE,

@@ -26,6 +26,7 @@
 #define NGX_HTTP_PD_CLUSTER_CONF      0x02000000
 
 #define NGX_HTTP_PD_QUEUE             1024
+#define NGX_HTTP_PD_QUEUE_BYTES       (64 * 1024 * 1024)
 #define NGX_HTTP_PD_QUEUE_TIMEOUT     30000
 #define NGX_HTTP_PD_LEASE             30000
 #define NGX_HTTP_PD_FAILOVER_RATE     64
@@ -75,7 +76,7 @@ static ngx_command_t  ngx_http_pd_cluster_commands[] = {
       NULL },
 
     { ngx_string("queue"),
-      NGX_HTTP_PD_CLUSTER_CONF|NGX_CONF_TAKE12,
+      NGX_HTTP_PD_CLUSTER_CONF|NGX_CONF_TAKE123,
       ngx_http_pd_cluster_queue,
       0,
       0,
@@ -209,6 +210,7 @@ ngx_http_pd_cluster_block(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     ngx_conf_init_value(cluster->registration, 0);
     ngx_conf_init_uint_value(cluster->queue, NGX_HTTP_PD_QUEUE);
+    ngx_conf_init_size_value(cluster->queue_bytes, NGX_HTTP_PD_QUEUE_BYTES);
     ngx_conf_init_msec_value(cluster->queue_timeout,
                              NGX_HTTP_PD_QUEUE_TIMEOUT);
     ngx_conf_init_uint_value(cluster->direct_threshold, 0);
@@ -284,6 +286,7 @@ ngx_http_pd_cluster_mention(ngx_conf_t *cf, ngx_str_t *name)
     cluster->registration = NGX_CONF_UNSET;
     cluster->lease = NGX_HTTP_PD_LEASE;
     cluster->queue = NGX_CONF_UNSET_UINT;
+    cluster->queue_bytes = NGX_CONF_UNSET_SIZE;
     cluster->queue_timeout = NGX_CONF_UNSET_MSEC;
     cluster->direct_threshold = NGX_CONF_UNSET_UINT;
     cluster->policy = NGX_CONF_UNSET_UINT;
@@ -595,8 +598,10 @@ ngx_http_pd_cluster_queue(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_http_pd_cluster_t  *cluster = conf;
 
-    ngx_int_t   n, timeout;
-    ngx_str_t  *value, s;
+    ssize_t      bytes;
+    ngx_int_t    n, timeout;
+    ngx_str_t   *value, s;
+    ngx_uint_t   i;
 
     if (cluster->queue != NGX_CONF_UNSET_UINT) {
         return "is duplicate";
@@ -615,25 +620,37 @@ ngx_http_pd_cluster_queue(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     cluster->queue = n;
 
-    if (cf->args->nelts == 3) {
+    for (i = 2; i < cf->args->nelts; i++) {
 
-        s.data = value[2].data + 8;
-        s.len = value[2].len - 8;
+        if (ngx_strncmp(value[i].data, "timeout=", 8) == 0) {
+            s.data = value[i].data + 8;
+            s.len = value[i].len - 8;
 
-        timeout = NGX_ERROR;
-
-        if (ngx_strncmp(value[2].data, "timeout=", 8) == 0) {
             timeout = ngx_parse_time(&s, 0);
+
+            if (timeout >= 1 && timeout <= 3600 * 1000) {
+                cluster->queue_timeout = timeout;
+                continue;
+            }
         }
 
-        if (timeout == NGX_ERROR || timeout < 1 || timeout > 3600 * 1000) {
-            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "invalid parameter \"%V\" in \"queue\": "
-                               "use timeout=1ms to timeout=1h", &value[2]);
-            return NGX_CONF_ERROR;
+        if (ngx_strncmp(value[i].data, "bytes=", 6) == 0) {
+            s.data = value[i].data + 6;
+            s.len = value[i].len - 6;
+
+            bytes = ngx_parse_size(&s);
+
+            if (bytes != NGX_ERROR && bytes > 0) {
+                cluster->queue_bytes = bytes;
+                continue;
+            }
         }
 
-        cluster->queue_timeout = timeout;
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid parameter \"%V\" in \"queue\": "
+                           "use timeout=1ms to timeout=1h, or bytes=SIZE",
+                           &value[i]);
+        return NGX_CONF_ERROR;
     }
 
     return NGX_CONF_OK;

@@ -49,7 +49,8 @@ struct ngx_http_pd_cluster_s {
     ngx_flag_t                 registration;
     ngx_str_t                  token;
     ngx_msec_t                 lease;
-    ngx_uint_t                 queue;
+    ngx_uint_t                 queue;      /* requests of a class */
+    size_t                     queue_bytes;    /* of their prompts */
     ngx_msec_t                 queue_timeout;
     ngx_uint_t                 direct_threshold;   /* tokens, 0: off */
     ngx_uint_t                 failover_rate;      /* a second */

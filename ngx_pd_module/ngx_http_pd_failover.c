@@ -268,7 +268,7 @@ ngx_http_pd_failover_begin(ngx_http_pd_attempt_t *attempt)
 
     job->failovers++;
 
-    attempt->queue_end = ngx_current_msec + job->cluster->queue_timeout;
+    attempt->queue_end = ngx_current_msec + job->queue_timeout;
 
     if (!attempt->delivered) {
         f->numerics = 0;

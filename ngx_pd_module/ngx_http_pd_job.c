@@ -9,6 +9,7 @@
 #include "ngx_http_pd_account.h"
 #include "ngx_http_pd_limit.h"
 #include "ngx_http_pd_learn.h"
+#include "ngx_http_pd_queue.h"
 
 
 #define NGX_HTTP_PD_JOB_DEADLINE    600000     /* ms, if the job has none */
@@ -99,7 +100,12 @@ ngx_http_pd_job_attempt(ngx_http_pd_job_t *job, ngx_http_pd_process_t *process)
     attempt->end = ngx_current_msec
                    + (job->deadline ? job->deadline
                                     : NGX_HTTP_PD_JOB_DEADLINE);
-    attempt->queue_end = ngx_current_msec + job->cluster->queue_timeout;
+
+    if (job->queue_timeout == 0) {
+        job->queue_timeout = job->cluster->queue_timeout;
+    }
+
+    attempt->queue_end = ngx_current_msec + job->queue_timeout;
 
     ngx_http_pd_failover_init(attempt);
 
@@ -136,6 +142,9 @@ ngx_http_pd_job_admit(ngx_http_pd_job_t *job, ngx_http_pd_attempt_t *attempt,
     need.tenant = job->tenant;
     need.bytes = job->prompt_bytes;
     need.claim = job->claim;
+    need.class = job->class;
+    need.weight = job->weight;
+    need.wait = ngx_min(job->queue_timeout, attempt->end - ngx_current_msec);
 
     /* with a limit of its own, the whole answer is reserved */
 
@@ -149,7 +158,8 @@ ngx_http_pd_job_admit(ngx_http_pd_job_t *job, ngx_http_pd_attempt_t *attempt,
     ngx_http_pd_learn_estimate(attempt, &need);
 
     rc = ngx_http_pd_ledger_admit(zone, &need, &attempt->record, &why);
-    retry_after = ngx_http_pd_ledger_retry_after(zone, job->cluster);
+    retry_after = ngx_http_pd_queue_drain(
+                                     &zone->sh->clusters[job->cluster->shared]);
 
     ngx_http_pd_zone_unlock(zone);
 
@@ -215,6 +225,16 @@ ngx_http_pd_job_refuse(ngx_http_pd_job_t *job, ngx_http_pd_result_t *result,
         ngx_log_error(NGX_LOG_WARN, job->log, 0,
                       "pd: refused request \"%V\": the queue of cluster "
                       "\"%V\" is full", &job->id, &job->cluster->name);
+
+    } else if (why == NGX_HTTP_PD_REFUSED_WAIT) {
+        ngx_str_set(&result->message, "All workers are busy, and the request "
+                    "would wait for longer than it may. Please try again "
+                    "later.");
+        ngx_log_error(NGX_LOG_WARN, job->log, 0,
+                      "pd: refused request \"%V\": in the queue of cluster "
+                      "\"%V\" it would wait for longer than %M ms",
+                      &job->id, &job->cluster->name,
+                      ngx_min(job->queue_timeout, job->deadline));
 
     } else {
         ngx_str_set(&result->message, "The server has too many requests. "

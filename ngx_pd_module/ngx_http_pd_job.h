@@ -118,6 +118,9 @@ struct ngx_http_pd_job_s {
     ngx_str_t                          sticky_key;     /* of "sticky" */
     ngx_uint_t                         max_tokens;     /* 0: not given */
     ngx_msec_t                         deadline;       /* from submit, ms */
+    ngx_msec_t                         queue_timeout;  /* 0: the cluster's */
+    ngx_uint_t                         class;          /* NGX_HTTP_PD_CLASS_... */
+    ngx_uint_t                         weight;         /* of the tenant */
     size_t                             failover_buffer;    /* bytes of submit
                                                   and ids; 0: no failover */
     ngx_uint_t                         submit_shared;  /* by several jobs */

@@ -9,6 +9,7 @@
 #include "ngx_http_pd_affinity.h"
 #include "ngx_http_pd_choose.h"
 #include "ngx_http_pd_load.h"
+#include "ngx_http_pd_queue.h"
 #include "ngx_http_pd_slot.h"
 
 
@@ -24,10 +25,9 @@ static ngx_http_pd_record_t *ngx_http_pd_ledger_alloc(ngx_http_pd_zone_t *zone,
 static void ngx_http_pd_ledger_free(ngx_http_pd_zone_t *zone, uint32_t index);
 static ngx_int_t ngx_http_pd_ledger_place(ngx_http_pd_zone_t *zone,
     ngx_http_pd_record_t *record);
-static void ngx_http_pd_ledger_enqueue(ngx_http_pd_zone_t *zone,
-    uint32_t index);
-static void ngx_http_pd_ledger_dequeue(ngx_http_pd_zone_t *zone,
-    uint32_t index);
+static ngx_int_t ngx_http_pd_ledger_wait(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_need_t *need, ngx_http_pd_record_t *record,
+    ngx_http_pd_refused_e *why);
 static void ngx_http_pd_ledger_run_cluster(ngx_http_pd_zone_t *zone,
     ngx_http_pd_zone_cluster_t *cluster);
 static void ngx_http_pd_ledger_grant(ngx_http_pd_zone_t *zone, uint32_t index);
@@ -72,7 +72,6 @@ ngx_http_pd_ledger_admit(ngx_http_pd_zone_t *zone, ngx_http_pd_need_t *need,
 
     record->number = need->number;
     record->model = model;
-    record->order = ++sh->last_order;
     record->slot = zone->slot;
     record->cluster = need->cluster->shared;
     record->prompt = ngx_min(need->prompt, NGX_MAX_INT32_VALUE);
@@ -90,6 +89,8 @@ ngx_http_pd_ledger_admit(ngx_http_pd_zone_t *zone, ngx_http_pd_need_t *need,
     if (need->session) {
         ngx_http_pd_affinity_stick(zone, record, need->session);
     }
+    record->class = need->class;
+    record->bytes = ngx_min(need->bytes, NGX_MAX_INT32_VALUE);
 
     if (need->claim
         && ngx_http_pd_ledger_reserve(zone, need, record, why) != NGX_OK)
@@ -98,9 +99,12 @@ ngx_http_pd_ledger_admit(ngx_http_pd_zone_t *zone, ngx_http_pd_need_t *need,
         return NGX_DECLINED;
     }
 
+    ngx_http_pd_queue_place(zone, record, need->weight);
+
     if ((cluster->queued == 0 || need->canary)
         && ngx_http_pd_ledger_place(zone, record) == NGX_OK)
     {
+        ngx_http_pd_queue_served(zone, record, 0);
         record->state = NGX_HTTP_PD_RECORD_RUNNING;
         return NGX_OK;
     }
@@ -111,19 +115,48 @@ ngx_http_pd_ledger_admit(ngx_http_pd_zone_t *zone, ngx_http_pd_need_t *need,
         return NGX_DECLINED;
     }
 
-    if (cluster->queued >= need->cluster->queue) {
+    if (ngx_http_pd_ledger_wait(zone, need, record, why) != NGX_OK) {
+        ngx_http_pd_queue_forgo(zone, record);
         ngx_http_pd_account_settle(zone, record, 0, 0, ngx_http_pd_now_us());
         ngx_http_pd_ledger_free(zone, *index);
-        *why = NGX_HTTP_PD_REFUSED_QUEUE;
         return NGX_DECLINED;
     }
 
     /* requests for another model may wait in front, and need not hold us */
 
-    ngx_http_pd_ledger_enqueue(zone, *index);
+    ngx_http_pd_queue_insert(zone, *index);
     ngx_http_pd_ledger_run_cluster(zone, cluster);
 
     return NGX_AGAIN;
+}
+
+
+/* whether it may wait, and whether that makes sense */
+
+static ngx_int_t
+ngx_http_pd_ledger_wait(ngx_http_pd_zone_t *zone, ngx_http_pd_need_t *need,
+    ngx_http_pd_record_t *record, ngx_http_pd_refused_e *why)
+{
+    uint64_t             wait;
+    ngx_http_pd_line_t  *line;
+
+    line = &zone->sh->clusters[record->cluster].lines[record->class];
+
+    if (line->queued >= need->cluster->queue
+        || line->bytes + need->bytes > need->cluster->queue_bytes)
+    {
+        *why = NGX_HTTP_PD_REFUSED_QUEUE;
+        return NGX_DECLINED;
+    }
+
+    wait = (uint64_t) need->wait * 1000;
+
+    if (ngx_http_pd_queue_wait(zone, record, wait) > wait) {
+        *why = NGX_HTTP_PD_REFUSED_WAIT;
+        return NGX_DECLINED;
+    }
+
+    return NGX_OK;
 }
 
 
@@ -182,7 +215,7 @@ ngx_http_pd_ledger_again(ngx_http_pd_zone_t *zone, uint32_t index,
 
     ngx_memset(record->avoid, 0xff, sizeof(record->avoid));
 
-    ngx_http_pd_ledger_enqueue(zone, index);
+    ngx_http_pd_queue_insert(zone, index);
     ngx_http_pd_ledger_run(zone);
 
     return NGX_AGAIN;
@@ -250,7 +283,8 @@ ngx_http_pd_ledger_release(ngx_http_pd_zone_t *zone, uint32_t index)
     switch (record->state) {
 
     case NGX_HTTP_PD_RECORD_QUEUED:
-        ngx_http_pd_ledger_dequeue(zone, index);
+        ngx_http_pd_queue_remove(zone, index);
+        ngx_http_pd_queue_forgo(zone, record);
         break;
 
     case NGX_HTTP_PD_RECORD_GRANTED:
@@ -289,16 +323,18 @@ static void
 ngx_http_pd_ledger_run_cluster(ngx_http_pd_zone_t *zone,
     ngx_http_pd_zone_cluster_t *cluster)
 {
-    uint32_t               index, next;
-    uint64_t               stuck[NGX_HTTP_PD_LEDGER_STUCK];
-    ngx_uint_t             i, n;
-    ngx_http_pd_record_t  *record;
+    uint32_t                   index;
+    uint64_t                   stuck[NGX_HTTP_PD_LEDGER_STUCK];
+    ngx_uint_t                 i, n;
+    ngx_http_pd_record_t      *record;
+    ngx_http_pd_queue_walk_t   walk;
 
     n = 0;
 
-    for (index = cluster->head; index != NGX_HTTP_PD_NIL; index = next) {
+    ngx_http_pd_queue_walk(cluster, &walk);
+
+    while ((index = ngx_http_pd_queue_next(zone, &walk)) != NGX_HTTP_PD_NIL) {
         record = &zone->sh->records[index];
-        next = record->next;
 
         if (zone->sh->slots[record->slot].stalled) {
             continue;
@@ -321,10 +357,11 @@ ngx_http_pd_ledger_run_cluster(ngx_http_pd_zone_t *zone,
                 return;
             }
 
+            ngx_http_pd_queue_stuck(&walk, record->model);
             continue;
         }
 
-        ngx_http_pd_ledger_dequeue(zone, index);
+        ngx_http_pd_queue_remove(zone, index);
         ngx_http_pd_ledger_grant(zone, index);
     }
 }
@@ -333,27 +370,16 @@ ngx_http_pd_ledger_run_cluster(ngx_http_pd_zone_t *zone,
 static void
 ngx_http_pd_ledger_grant(ngx_http_pd_zone_t *zone, uint32_t index)
 {
-    uint64_t                     now, interval;
-    ngx_http_pd_slot_t          *slot;
-    ngx_http_pd_record_t        *record;
-    ngx_http_pd_zone_cluster_t  *cluster;
+    ngx_http_pd_slot_t    *slot;
+    ngx_http_pd_record_t  *record;
 
     record = &zone->sh->records[index];
     slot = &zone->sh->slots[record->slot];
-    cluster = &zone->sh->clusters[record->cluster];
 
-    now = ngx_http_pd_now_us();
-
-    if (cluster->granted) {
-        interval = now - cluster->granted;
-        cluster->interval += ((int64_t) interval - (int64_t) cluster->interval)
-                             / 8;
-    }
-
-    cluster->granted = now;
+    ngx_http_pd_queue_served(zone, record, 1);
 
     record->state = NGX_HTTP_PD_RECORD_GRANTED;
-    record->since = now;
+    record->since = ngx_http_pd_now_us();
     record->next = slot->grants;
     slot->grants = index;
 
@@ -410,28 +436,13 @@ ngx_http_pd_ledger_expire(ngx_http_pd_zone_t *zone)
 
             ngx_http_pd_ledger_ungrant(zone, index);
             ngx_http_pd_load_drop(zone, record);
-            ngx_http_pd_ledger_enqueue(zone, index);
+            ngx_http_pd_queue_insert(zone, index);
         }
     }
 
     if (moved) {
         ngx_http_pd_ledger_run(zone);
     }
-}
-
-
-ngx_uint_t
-ngx_http_pd_ledger_retry_after(ngx_http_pd_zone_t *zone,
-    ngx_http_pd_cluster_t *cluster)
-{
-    uint64_t                     seconds;
-    ngx_http_pd_zone_cluster_t  *zc;
-
-    zc = &zone->sh->clusters[cluster->shared];
-
-    seconds = (zc->interval * (zc->queued + 1) + 999999) / 1000000;
-
-    return ngx_max(1, ngx_min(seconds, 60));
 }
 
 
@@ -470,9 +481,7 @@ ngx_http_pd_ledger_rebuild(ngx_http_pd_zone_t *zone)
     sh = zone->sh;
 
     for (i = 0; i < NGX_HTTP_PD_ZONE_CLUSTERS; i++) {
-        sh->clusters[i].head = NGX_HTTP_PD_NIL;
-        sh->clusters[i].tail = NGX_HTTP_PD_NIL;
-        sh->clusters[i].queued = 0;
+        ngx_http_pd_queue_init(&sh->clusters[i]);
     }
 
     for (i = 0; i < NGX_HTTP_PD_ZONE_SLOTS; i++) {
@@ -509,7 +518,7 @@ ngx_http_pd_ledger_rebuild(ngx_http_pd_zone_t *zone)
         case NGX_HTTP_PD_RECORD_QUEUED:
             record->prefill = NGX_HTTP_PD_NONE;
             record->decode = NGX_HTTP_PD_NONE;
-            ngx_http_pd_ledger_enqueue(zone, index);
+            ngx_http_pd_queue_insert(zone, index);
             break;
 
         case NGX_HTTP_PD_RECORD_GRANTED:
@@ -550,6 +559,7 @@ ngx_http_pd_ledger_alloc(ngx_http_pd_zone_t *zone, uint32_t *index)
 
     ngx_memzero(record, sizeof(ngx_http_pd_record_t));
 
+    record->account = NGX_HTTP_PD_NIL;
     record->prefill = NGX_HTTP_PD_NONE;
     record->decode = NGX_HTTP_PD_NONE;
     ngx_memset(record->avoid, 0xff, sizeof(record->avoid));
@@ -591,76 +601,6 @@ ngx_http_pd_ledger_place(ngx_http_pd_zone_t *zone,
     ngx_http_pd_load_charge(zone, record, 1);
 
     return NGX_OK;
-}
-
-
-/* by order: new requests at the tail, those that come back near the head */
-
-static void
-ngx_http_pd_ledger_enqueue(ngx_http_pd_zone_t *zone, uint32_t index)
-{
-    uint32_t                     after;
-    ngx_http_pd_record_t        *record, *records;
-    ngx_http_pd_zone_cluster_t  *cluster;
-
-    records = zone->sh->records;
-    record = &records[index];
-    cluster = &zone->sh->clusters[record->cluster];
-
-    after = cluster->tail;
-
-    while (after != NGX_HTTP_PD_NIL && records[after].order > record->order) {
-        after = records[after].prev;
-    }
-
-    record->state = NGX_HTTP_PD_RECORD_QUEUED;
-    record->prev = after;
-
-    if (after == NGX_HTTP_PD_NIL) {
-        record->next = cluster->head;
-        cluster->head = index;
-
-    } else {
-        record->next = records[after].next;
-        records[after].next = index;
-    }
-
-    if (record->next == NGX_HTTP_PD_NIL) {
-        cluster->tail = index;
-
-    } else {
-        records[record->next].prev = index;
-    }
-
-    cluster->queued++;
-}
-
-
-static void
-ngx_http_pd_ledger_dequeue(ngx_http_pd_zone_t *zone, uint32_t index)
-{
-    ngx_http_pd_record_t        *record, *records;
-    ngx_http_pd_zone_cluster_t  *cluster;
-
-    records = zone->sh->records;
-    record = &records[index];
-    cluster = &zone->sh->clusters[record->cluster];
-
-    if (record->prev == NGX_HTTP_PD_NIL) {
-        cluster->head = record->next;
-
-    } else {
-        records[record->prev].next = record->next;
-    }
-
-    if (record->next == NGX_HTTP_PD_NIL) {
-        cluster->tail = record->prev;
-
-    } else {
-        records[record->next].prev = record->prev;
-    }
-
-    cluster->queued--;
 }
 
 

@@ -44,6 +44,9 @@ typedef struct {
     uint64_t                key;           /* of policy "hash", 0: none */
     uint64_t                session;       /* of "sticky", 0: none */
     ngx_http_pd_prefix_t   *prefix;        /* of the prompt, or NULL */
+    ngx_uint_t              class;
+    ngx_uint_t              weight;        /* the tenant's */
+    ngx_msec_t              wait;          /* the longest that makes sense */
 } ngx_http_pd_need_t;
 
 
@@ -51,6 +54,7 @@ typedef enum {
     NGX_HTTP_PD_REFUSED_MODEL = 1,         /* nobody serves it */
     NGX_HTTP_PD_REFUSED_LIMIT,             /* see the claim */
     NGX_HTTP_PD_REFUSED_QUEUE,             /* the queue is full */
+    NGX_HTTP_PD_REFUSED_WAIT,              /* it would wait for too long */
     NGX_HTTP_PD_REFUSED_TABLE,             /* no record is left */
     NGX_HTTP_PD_REFUSED_CANARY             /* its worker cannot be used */
 } ngx_http_pd_refused_e;
@@ -85,10 +89,6 @@ void ngx_http_pd_ledger_run(ngx_http_pd_zone_t *zone);
 
 /* grants that were not taken in 0.1 s move on */
 void ngx_http_pd_ledger_expire(ngx_http_pd_zone_t *zone);
-
-/* when a queue moves as it did: seconds until a new request's turn */
-ngx_uint_t ngx_http_pd_ledger_retry_after(ngx_http_pd_zone_t *zone,
-    ngx_http_pd_cluster_t *cluster);
 
 /* for the zone: a process is dead; a process died under the lock */
 void ngx_http_pd_ledger_forget(ngx_http_pd_zone_t *zone, ngx_uint_t slot);

@@ -111,6 +111,20 @@ static ngx_command_t  ngx_http_pd_commands[] = {
       offsetof(ngx_http_pd_loc_conf_t, limit_dry_run),
       NULL },
 
+    { ngx_string("pd_class"),
+      NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_TAKE1,
+      ngx_http_set_complex_value_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_pd_loc_conf_t, class),
+      NULL },
+
+    { ngx_string("pd_queue_timeout"),
+      NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_TAKE1,
+      ngx_conf_set_msec_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_pd_loc_conf_t, queue_timeout),
+      NULL },
+
     { ngx_string("pd_health"),
       NGX_HTTP_LOC_CONF|NGX_CONF_TAKE1,
       ngx_http_pd_health,
@@ -201,6 +215,8 @@ ngx_http_pd_create_loc_conf(ngx_conf_t *cf)
     plcf->failover_buffer = NGX_CONF_UNSET_SIZE;
     ngx_http_pd_limits_init(&plcf->limits);
     plcf->limit_dry_run = NGX_CONF_UNSET;
+    plcf->class = NGX_CONF_UNSET_PTR;
+    plcf->queue_timeout = NGX_CONF_UNSET_MSEC;
 
     return plcf;
 }
@@ -238,6 +254,8 @@ ngx_http_pd_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_http_pd_limits_merge(&conf->limits, &prev->limits);
     ngx_http_pd_limits_merge(&conf->limits, &none);
     ngx_conf_merge_value(conf->limit_dry_run, prev->limit_dry_run, 0);
+    ngx_conf_merge_ptr_value(conf->class, prev->class, NULL);
+    ngx_conf_merge_msec_value(conf->queue_timeout, prev->queue_timeout, 0);
 
     return NGX_CONF_OK;
 }

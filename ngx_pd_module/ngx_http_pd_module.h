@@ -34,6 +34,8 @@ typedef struct {
     size_t                  failover_buffer;    /* pd_failover_buffer */
     ngx_http_pd_limits_t    limits;     /* pd_limit */
     ngx_flag_t              limit_dry_run;
+    ngx_http_complex_value_t  *class;   /* pd_class */
+    ngx_msec_t              queue_timeout;  /* pd_queue_timeout, 0: unsaid */
 } ngx_http_pd_loc_conf_t;
 
 

@@ -68,6 +68,7 @@ typedef struct {
     ngx_str_t             tenant;
     ngx_str_t             traceparent;
     ngx_msec_t            deadline;
+    ngx_uint_t            urgent;      /* of the interactive class */
 } ngx_http_pd_submit_t;
 
 

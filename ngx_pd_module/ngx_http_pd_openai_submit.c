@@ -39,6 +39,9 @@ ngx_http_pd_openai_submit(ngx_http_pd_openai_t *request, ngx_uint_t choice,
     packed.traceparent = ngx_http_pd_submit_string(request->pool,
                                                    &about->traceparent);
     packed.deadline_us = (uint64_t) about->deadline * 1000;
+    packed.class_ = about->urgent
+                    ? PD__V1__REQUEST_CLASS__CLASS_INTERACTIVE
+                    : PD__V1__REQUEST_CLASS__CLASS_STANDARD;
     packed.sampling = &sampling;
 
     if (packed.request_id == NULL || packed.tenant == NULL

@@ -12,6 +12,7 @@
 #include "ngx_http_pd_limit.h"
 #include "ngx_http_pd_policy.h"
 #include "ngx_http_pd_tenant.h"
+#include "ngx_http_pd_urgency.h"
 
 
 static void ngx_http_pd_request_headers(ngx_http_pd_ctx_t *ctx);
@@ -135,6 +136,7 @@ ngx_http_pd_request_headers(ngx_http_pd_ctx_t *ctx)
 
     static ngx_str_t  id = ngx_string("x-request-id");
     static ngx_str_t  traceparent = ngx_string("traceparent");
+    static ngx_str_t  timeout = ngx_string("x-request-timeout-ms");
 
     part = &ctx->request->headers_in.headers.part;
     h = part->elts;
@@ -166,6 +168,12 @@ ngx_http_pd_request_headers(ngx_http_pd_ctx_t *ctx)
             && ngx_http_pd_request_id_valid(&h[i].value, 64))
         {
             ctx->traceparent = h[i].value;
+        }
+
+        if (h[i].key.len == timeout.len
+            && ngx_strncasecmp(h[i].key.data, timeout.data, timeout.len) == 0)
+        {
+            ctx->wanted = h[i].value;
         }
     }
 }
@@ -289,6 +297,10 @@ ngx_http_pd_request_prepare(ngx_http_pd_ctx_t *ctx)
     rc = ngx_http_pd_tenant_model(ctx);
 
     if (rc == NGX_OK) {
+        rc = ngx_http_pd_urgency(ctx);
+    }
+
+    if (rc == NGX_OK) {
         rc = ngx_http_pd_limit_claim(ctx);
     }
 
@@ -370,7 +382,10 @@ ngx_http_pd_request_choice(ngx_http_pd_choice_t *choice)
     job->tenant = ctx->tenant;
     job->id = ctx->id;
     job->max_tokens = ctx->openai.sampling.max_tokens;
-    job->deadline = plcf->timeout;
+    job->deadline = ctx->timeout;
+    job->queue_timeout = plcf->queue_timeout;
+    job->class = ctx->class;
+    job->weight = ctx->known ? ctx->known->weight : 1;
     job->failover_buffer = plcf->failover_buffer;
     job->submit_shared = (ctx->openai.n > 1);
 
@@ -398,7 +413,8 @@ ngx_http_pd_request_choice(ngx_http_pd_choice_t *choice)
     about.id = job->id;
     about.tenant = job->tenant;
     about.traceparent = ctx->traceparent;
-    about.deadline = plcf->timeout;
+    about.deadline = ctx->timeout;
+    about.urgent = (ctx->class == NGX_HTTP_PD_CLASS_INTERACTIVE);
 
     return ngx_http_pd_openai_submit(&ctx->openai, choice->index, &about,
                                      &job->submit, &job->options);

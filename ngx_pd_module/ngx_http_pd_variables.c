@@ -22,6 +22,7 @@ typedef enum {
     NGX_HTTP_PD_VAR_KV_TRANSPORT,
     NGX_HTTP_PD_VAR_FINISH,
     NGX_HTTP_PD_VAR_TENANT,
+    NGX_HTTP_PD_VAR_CLASS,
     NGX_HTTP_PD_VAR_LIMIT_STATUS,
     NGX_HTTP_PD_VAR_LIMIT_REASON,
     NGX_HTTP_PD_VAR_ERROR
@@ -95,6 +96,8 @@ static ngx_http_variable_t  ngx_http_pd_vars[] = {
                          NGX_HTTP_PD_VAR_MODEL),
     ngx_http_pd_variable("pd_tenant", ngx_http_pd_variable_text,
                          NGX_HTTP_PD_VAR_TENANT),
+    ngx_http_pd_variable("pd_class", ngx_http_pd_variable_text,
+                         NGX_HTTP_PD_VAR_CLASS),
     ngx_http_pd_variable("pd_limit_status", ngx_http_pd_variable_text,
                          NGX_HTTP_PD_VAR_LIMIT_STATUS),
     ngx_http_pd_variable("pd_limit_reason", ngx_http_pd_variable_text,
@@ -215,6 +218,14 @@ ngx_http_pd_variable_text(ngx_http_request_t *r, ngx_http_variable_value_t *v,
 
     case NGX_HTTP_PD_VAR_TENANT:
         value = ctx->tenant;
+        break;
+
+    case NGX_HTTP_PD_VAR_CLASS:
+
+        if (ctx->timeout) {
+            value = *ngx_http_pd_class_name(ctx->class);
+        }
+
         break;
 
     case NGX_HTTP_PD_VAR_LIMIT_STATUS:

@@ -16,6 +16,7 @@
 #include "ngx_http_pd_affinity.h"
 #include "ngx_http_pd_ledger.h"
 #include "ngx_http_pd_policy.h"
+#include "ngx_http_pd_queue.h"
 #include "ngx_http_pd_slot.h"
 
 #include <sys/eventfd.h>
@@ -207,8 +208,7 @@ ngx_http_pd_zone_fresh(ngx_shm_zone_t *shm_zone, ngx_http_pd_zone_t *zone)
     }
 
     for (i = 0; i < NGX_HTTP_PD_ZONE_CLUSTERS; i++) {
-        sh->clusters[i].head = NGX_HTTP_PD_NIL;
-        sh->clusters[i].tail = NGX_HTTP_PD_NIL;
+        ngx_http_pd_queue_init(&sh->clusters[i]);
     }
 
     if (getrandom(random, sizeof(random), 0) != sizeof(random)) {
@@ -364,8 +364,8 @@ ngx_http_pd_zone_place_cluster(ngx_http_pd_zone_t *zone,
         zc->id = ++zone->sh->last_id;
         zc->name_len = cluster->name.len;
         ngx_memcpy(zc->name, cluster->name.data, cluster->name.len);
-        zc->interval = 0;
-        zc->granted = 0;
+        zc->waited = 0;
+        zc->grants = 0;
     }
 
     zc->configured = 1;

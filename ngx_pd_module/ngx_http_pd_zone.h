@@ -151,6 +151,7 @@ typedef struct {
     uint32_t     limits[2];           /* a minute; 0: none */
     uint32_t     live;                /* records */
     uint32_t     duration;            /* of a request, smoothed, ms */
+    uint64_t     finish[NGX_HTTP_PD_CLASSES];  /* see ngx_http_pd_queue.h */
 } ngx_http_pd_account_t;
 
 
@@ -159,11 +160,13 @@ typedef struct {
 typedef struct {
     uint64_t     number;              /* the job's, in its process */
     uint64_t     model;               /* hash of the name, 0: any */
-    uint64_t     order;               /* place in the queue */
-    uint64_t     since;               /* granted, us of our clock */
+    uint64_t     since;               /* queued or granted, us of our clock */
 
-    uint32_t     next;                /* free list, queue or grants */
-    uint32_t     prev;                /* queue */
+    ngx_rbtree_node_t  node;          /* of the queue; key: its place there */
+    uint64_t     cost;                /* of its place */
+    uint32_t     next;                /* free list or grants */
+    uint32_t     bytes;               /* of its prompt */
+    uint8_t      class;
 
     uint16_t     slot;
     uint8_t      cluster;
@@ -246,6 +249,19 @@ typedef struct {
 } ngx_http_pd_ratio_t;
 
 
+/* those of one class who wait in a cluster */
+
+typedef struct {
+    ngx_rbtree_t       tree;          /* of records, by their place */
+    ngx_rbtree_node_t  sentinel;
+    uint64_t           now;           /* place of the last one served */
+    uint64_t           last;          /* the end of all that were placed */
+    uint64_t           bytes;         /* of prompts */
+    uint64_t           model;         /* that all wait for, or -1 */
+    uint32_t           queued;
+} ngx_http_pd_line_t;
+
+
 typedef struct {
     uint64_t     id;                  /* of this entry, never reused; 0: free */
     uint8_t      configured;
@@ -254,11 +270,16 @@ typedef struct {
     uint8_t      name_len;
     u_char       name[NGX_HTTP_PD_NAME_MAX];
     uint32_t     direct_threshold;    /* tokens, 0: off, or ..._AUTO */
-    uint32_t     head;                /* of the queue */
-    uint32_t     tail;
-    uint32_t     queued;
-    uint64_t     granted;             /* us: when the queue last moved */
-    uint64_t     interval;            /* us between grants, smoothed */
+
+    /* the queue: see ngx_http_pd_queue.h */
+
+    ngx_http_pd_line_t  lines[NGX_HTTP_PD_CLASSES];
+    uint32_t     queued;              /* in both */
+    uint32_t     passed;              /* grants since standard's last turn */
+    uint64_t     moved;               /* us of our clock: last grant */
+    uint64_t     waited;              /* us in which somebody waited ... */
+    uint64_t     grants;              /* ... and what was granted then */
+
     uint64_t     failover_due;        /* us: the next turn to go elsewhere */
     uint64_t     exact;               /* answers that went on elsewhere ... */
     uint64_t     approximate;         /* ... on workers of other numerics */

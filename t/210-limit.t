@@ -133,12 +133,12 @@ x-ratelimit-remaining-tokens: (1[0-9]|2[0-9])
 
 
 === TEST 6: streams are counted like others, by what they were
---- limit: pd_limit tokens=60;
+--- limit: pd_limit tokens=100;
 --- worker
 m0 prompt=50
 --- request
 POST /v1/completions
-{"model":"m","prompt":"hello","stream":true,"max_tokens":20}
+{"model":"m","prompt":"hello","stream":true,"max_tokens":49}
 --- steps
 client2 request
 client2 finish

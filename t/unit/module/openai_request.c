@@ -53,7 +53,7 @@ static Pd__V1__Submit *unpack(const ngx_chain_t *chain)
 static Pd__V1__Submit *pack(struct openai_request *read, ngx_uint_t n, int with_prompt)
 {
     ngx_http_pd_submit_t about = {ngx_string("request-7"), ngx_string("tenant-x"),
-                                  ngx_string("00-trace"), 1500};
+                                  ngx_string("00-trace"), 1500, 0};
     ngx_chain_t *submit, *options;
 
     if (ngx_http_pd_openai_submit(&read->request, n, &about, &submit, &options) != NGX_OK)

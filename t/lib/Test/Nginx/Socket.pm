@@ -22,6 +22,8 @@ package Test::Nginx::Socket;
 #                   the configuration after "nginx reload"
 #   more_headers_NAME
 #                   the headers of client NAME, in place of more_headers
+#   worker_connections
+#                   of each nginx worker process (256)
 #   user_files      files below {{root}}: a line ">>> NAME", then the text
 #   reload_user_files
 #                   those that are written before "nginx reload"
@@ -284,6 +286,7 @@ my %step = (
     'nginx kill_inside' => sub { kill_inside(split ' ', $_[3]) },
     'nginx killed'   => sub { killed_inside() },
     'nginx signal'   => sub { kill $_[3], $nginx{pid} },
+    'nginx burst'    => sub { burst($_[0], $_[3]) },
     'sleep'          => sub { sleep $_[3]; 1 },
 );
 
@@ -436,6 +439,26 @@ sub connect_to {
     return 0;
 }
 
+# COUNT ... as t/lib/burst.py takes them; what it prints is in nginx's log.
+sub burst {
+    my ($block, $arguments) = @_;
+
+    my ($count, $rest) = split ' ', $arguments, 2;
+    my @command = ("$top/build/venv/bin/python", "$top/t/lib/burst.py",
+                   $nginx{port}, $count, split ' ', $rest // '');
+    open(my $burst, '-|', @command) or die "cannot run burst.py: $!\n";
+    my $result = join '', <$burst>;
+    close $burst;
+    my $well = $? == 0;
+
+    open(my $log, '>>', "$nginx{root}/logs/error.log") or die $!;
+    print $log "burst: $result";
+    close $log;
+    diag("burst: $result") unless $well;
+
+    return $well;
+}
+
 sub expect_log {
     my ($re) = @_;
 
@@ -498,6 +521,7 @@ sub write_configuration {
     my $temp = join '', map { "    ${_}_temp_path $root/temp/$_;\n" }
                         qw(proxy fastcgi uwsgi scgi client_body);
     $processes ||= 1;
+    my $connections = $block->worker_connections // 256;
     my $log = $block->log_level // $level;
     chomp $log;
 
@@ -511,7 +535,7 @@ error_log $root/logs/error.log $log;
 pid $root/logs/nginx.pid;
 $main
 events {
-    worker_connections 256;
+    worker_connections $connections;
 }
 http {
     access_log $root/logs/access.log;
