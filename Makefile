@@ -166,6 +166,7 @@ test: venv model
 	    oracle='$(MAKES) check-oracle' \
 	    cuda='$(MAKES) test-cuda' \
 	    e2e='$(MAKES) check-e2e' \
+	    chaos='$(MAKES) check-chaos' \
 	    hostile='$(MAKES) check-hostile-worker' \
 	    fuzz='$(PARALLEL) build-fuzz && $(MAKES) check-fuzz-short' \
 	    clang='$(PARALLEL) BUILD=build/clang CC=clang all' \
@@ -180,9 +181,11 @@ test: venv model
 	    tsan-e2e='$(MAKES) $(TSAN) check-e2e-worker' \
 	    package='t/package'
 
-# What takes longer: fuzzers for minutes, and sanitized workers among hostile peers.
+# What takes longer: an hour of faults under load, fuzzers for minutes, and sanitized workers among hostile peers.
 test-long: venv model
-	@t/run fuzz='$(MAKES) check-fuzz FUZZ_SECONDS=90' \
+	@t/run failover='$(MAKES) check-e2e-failover' \
+	    chaos='$(MAKES) check-chaos CHAOS_SECONDS=3600 SEED=$$(date +%j)' \
+	    fuzz='$(MAKES) check-fuzz FUZZ_SECONDS=90' \
 	    tsan-link='$(PARALLEL) $(TSAN) worker && $(MAKES) $(TSAN) check-link check-worker' \
 	    asan-hostile='$(PARALLEL) $(ASAN) worker && $(MAKES) $(ASAN) check-hostile-worker' \
 	    tsan-hostile='$(PARALLEL) $(TSAN) worker && $(MAKES) $(TSAN) check-hostile-worker'

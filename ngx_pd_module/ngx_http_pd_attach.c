@@ -6,7 +6,7 @@
  *     DOWN ------> OPENING ------> UP
  *      ^              |            |   silence, a faulty message,
  *      +--------------+------------+   the end of the stream
- *        0.1 to 2 s, with jitter
+ *        0.1 to 1 s, with jitter
  *
  * All timers are cancelable and the connection is idle in nginx's sense: a
  * process that leaves waits for its requests, never for its workers.  Liveness
@@ -26,7 +26,7 @@
 #define NGX_HTTP_PD_ATTACH_BEAT       1000     /* ms between heartbeats */
 #define NGX_HTTP_PD_ATTACH_SILENCE    5000     /* ms until given up */
 #define NGX_HTTP_PD_ATTACH_FIRST      100      /* ms until the first retry */
-#define NGX_HTTP_PD_ATTACH_RETRY      2000     /* ms between later ones */
+#define NGX_HTTP_PD_ATTACH_RETRY      1000     /* ms between later ones */
 
 
 static ngx_int_t ngx_http_pd_attach_resolve(ngx_http_pd_attach_t *attach,

@@ -25,6 +25,7 @@ static void ngx_http_pd_slot_forget(ngx_http_pd_zone_t *zone, ngx_uint_t slot);
 ngx_int_t
 ngx_http_pd_slot_enter(ngx_http_pd_zone_t *zone, ngx_log_t *log)
 {
+    ngx_pid_t              pid;
     struct flock           lock;
     ngx_uint_t             slot;
     ngx_http_pd_shared_t  *sh;
@@ -47,6 +48,10 @@ ngx_http_pd_slot_enter(ngx_http_pd_zone_t *zone, ngx_log_t *log)
         return NGX_ERROR;
     }
 
+    /* who had it before has died: one that leaves gives it back */
+
+    pid = sh->slots[slot].pid;
+
     ngx_http_pd_slot_forget(zone, slot);
 
     zone->slot = slot;
@@ -55,6 +60,11 @@ ngx_http_pd_slot_enter(ngx_http_pd_zone_t *zone, ngx_log_t *log)
     sh->slots[slot].pid = ngx_pid;
 
     ngx_http_pd_zone_unlock(zone);
+
+    if (pid) {
+        ngx_log_error(NGX_LOG_NOTICE, log, 0,
+                      "pd: forgot the requests of process %P", pid);
+    }
 
     return NGX_OK;
 }
