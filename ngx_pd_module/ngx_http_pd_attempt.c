@@ -23,6 +23,18 @@
 #include "ngx_http_pd_learn.h"
 
 
+/* fields of a Submit: what comes first is number * 8 + wire type */
+
+#define NGX_HTTP_PD_SUFFIX_ROUTE       0x08
+#define NGX_HTTP_PD_SUFFIX_DEADLINE    0x38
+#define NGX_HTTP_PD_SUFFIX_TICKET      0x72
+#define NGX_HTTP_PD_SUFFIX_REDIRECT    0x88
+
+/* their tags and varints */
+#define NGX_HTTP_PD_SUFFIX_MAX                                                \
+    (2 + 3 * (2 + NGX_HTTP_PD_OUTBOX_VARINT))
+
+
 static void ngx_http_pd_attempt_settle(ngx_http_pd_attempt_t *attempt);
 static void ngx_http_pd_attempt_arm(ngx_http_pd_attempt_t *attempt);
 static void ngx_http_pd_attempt_unsuffix(ngx_http_pd_side_t *side);
@@ -183,12 +195,18 @@ ngx_http_pd_attempt_start(ngx_http_pd_attempt_t *attempt)
 }
 
 
+/*
+ * Written by hand: protobuf-c looks at each field that a Submit may have, once
+ * to count and once to pack.
+ */
+
 ngx_int_t
 ngx_http_pd_attempt_suffix(ngx_http_pd_side_t *side, Pd__V1__Route route,
     Pd__V1__Ticket *ticket)
 {
     u_char                 *p;
-    Pd__V1__Submit          fields = PD__V1__SUBMIT__INIT;
+    size_t                  len;
+    uint32_t                limit;
     ngx_str_t              *suffix;
     ngx_msec_int_t          left;
     ngx_http_pd_attempt_t  *attempt;
@@ -197,31 +215,40 @@ ngx_http_pd_attempt_suffix(ngx_http_pd_side_t *side, Pd__V1__Route route,
     suffix = &side->submission.suffix;
 
     left = (ngx_msec_int_t) (attempt->end - ngx_current_msec);
-
-    fields.route = route;
-    fields.ticket = ticket;
-
-    if (route == PD__V1__ROUTE__ROUTE_DIRECT) {
-        fields.redirect_above = attempt->process->zone->sh
-                                       ->records[attempt->record].limit;
-    }
-
-    fields.deadline_us = (uint64_t) ngx_max(left, 1) * 1000;
+    len = ticket ? pd__v1__ticket__get_packed_size(ticket) : 0;
 
     ngx_http_pd_attempt_unsuffix(side);
 
-    suffix->len = pd__v1__submit__get_packed_size(&fields)
-                  + ngx_http_pd_failover_size(attempt);
-    suffix->data = ngx_alloc(suffix->len, attempt->job->log);
+    suffix->data = ngx_alloc(NGX_HTTP_PD_SUFFIX_MAX + len
+                             + ngx_http_pd_failover_size(attempt),
+                             attempt->job->log);
 
     if (suffix->data == NULL) {
         return NGX_ERROR;
     }
 
     p = suffix->data;
-    p += pd__v1__submit__pack(&fields, p);
 
-    ngx_http_pd_failover_pack(attempt, p);
+    *p++ = NGX_HTTP_PD_SUFFIX_ROUTE;
+    *p++ = (u_char) route;
+
+    *p++ = NGX_HTTP_PD_SUFFIX_DEADLINE;
+    p = ngx_http_pd_outbox_varint(p, (uint64_t) ngx_max(left, 1) * 1000);
+
+    if (ticket) {
+        *p++ = NGX_HTTP_PD_SUFFIX_TICKET;
+        p = ngx_http_pd_outbox_varint(p, len);
+        p += pd__v1__ticket__pack(ticket, p);
+    }
+
+    limit = attempt->process->zone->sh->records[attempt->record].limit;
+
+    if (route == PD__V1__ROUTE__ROUTE_DIRECT && limit) {
+        p = ngx_http_pd_outbox_varint(p, NGX_HTTP_PD_SUFFIX_REDIRECT);
+        p = ngx_http_pd_outbox_varint(p, limit);
+    }
+
+    suffix->len = ngx_http_pd_failover_pack(attempt, p) - suffix->data;
 
     return NGX_OK;
 }
@@ -466,6 +493,7 @@ ngx_http_pd_attempt_end(ngx_http_pd_attempt_t *attempt,
     }
 
     ngx_rbtree_delete(&process->jobs, &attempt->node);
+    process->ended++;
 
     ngx_http_pd_zone_lock(process->zone);
     ngx_http_pd_attempt_settle(attempt);

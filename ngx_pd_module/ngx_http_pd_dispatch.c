@@ -409,7 +409,7 @@ static ngx_int_t
 ngx_http_pd_dispatch_deliver(ngx_http_pd_attempt_t *attempt,
     Pd__V1__SequenceStep *seq)
 {
-    uint64_t                now, number;
+    uint64_t                now, number, ended;
     ngx_http_pd_job_t      *job;
     ngx_http_pd_delta_t     delta;
     ngx_http_pd_process_t  *process;
@@ -462,8 +462,16 @@ ngx_http_pd_dispatch_deliver(ngx_http_pd_attempt_t *attempt,
     delta.step = seq;
     delta.tokens = seq->n_tokens;
 
+    ended = process->ended;
+
     if (job->handlers->delta(job, &delta) != NGX_OK) {
         return NGX_DONE;
+    }
+
+    /* nobody has ended: so neither has it */
+
+    if (process->ended == ended) {
+        return NGX_OK;
     }
 
     return ngx_http_pd_attempt_find(process, number) ? NGX_OK : NGX_DONE;

@@ -304,7 +304,7 @@ ngx_http_pd_ledger_run(ngx_http_pd_zone_t *zone)
     ngx_uint_t                   i;
     ngx_http_pd_zone_cluster_t  *cluster;
 
-    for (i = 0; i < NGX_HTTP_PD_ZONE_CLUSTERS; i++) {
+    for (i = 0; i < zone->sh->nclusters; i++) {
         cluster = &zone->sh->clusters[i];
 
         if (cluster->queued) {

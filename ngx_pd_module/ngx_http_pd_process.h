@@ -28,6 +28,7 @@ typedef struct {
     ngx_rbtree_t              jobs;
     ngx_rbtree_node_t         sentinel;
     uint64_t                  last_number;
+    uint64_t                  ended;       /* jobs, so far */
     ngx_uint_t                queued;
     ngx_uint_t                unsettled;   /* submissions may yet follow */
 

@@ -270,6 +270,7 @@ ngx_http_pd_vitals_success(ngx_http_pd_zone_t *zone,
 
         if (pair) {
             ngx_memzero(pair, sizeof(ngx_http_pd_pair_t));
+            zone->sh->npairs--;
         }
     }
 }
@@ -342,6 +343,10 @@ ngx_http_pd_vitals_pair_fault(ngx_http_pd_zone_t *zone,
             if (zone->sh->pairs[i].touched < pair->touched) {
                 pair = &zone->sh->pairs[i];
             }
+        }
+
+        if (pair->prefill == 0) {
+            zone->sh->npairs++;
         }
 
         ngx_memzero(pair, sizeof(ngx_http_pd_pair_t));
@@ -439,6 +444,10 @@ ngx_http_pd_vitals_pair(ngx_http_pd_zone_t *zone,
 {
     ngx_uint_t           i;
     ngx_http_pd_pair_t  *pair;
+
+    if (zone->sh->npairs == 0) {
+        return NULL;
+    }
 
     for (i = 0; i < NGX_HTTP_PD_ZONE_PAIRS; i++) {
         pair = &zone->sh->pairs[i];

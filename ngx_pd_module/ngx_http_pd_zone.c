@@ -368,6 +368,8 @@ ngx_http_pd_zone_place_cluster(ngx_http_pd_zone_t *zone,
         zc->grants = 0;
     }
 
+    zone->sh->nclusters = ngx_max(zone->sh->nclusters, place + 1);
+
     zc->configured = 1;
     zc->direct_threshold = cluster->direct_threshold;
     zc->policy = cluster->policy;

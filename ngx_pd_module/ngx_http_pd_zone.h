@@ -322,7 +322,8 @@ typedef struct {
     uint64_t                     last_order;
     ngx_fd_t                     liveness;     /* memfd, a byte per slot */
 
-    ngx_uint_t                   nworkers;     /* entries ever used */
+    ngx_uint_t                   nclusters;    /* entries ever used */
+    ngx_uint_t                   nworkers;
     uint32_t                     nrecords;     /* that fit */
     uint32_t                     fresh;        /* from here on: never used */
     uint32_t                     free;         /* list of those given back */
@@ -339,6 +340,7 @@ typedef struct {
     ngx_http_pd_zone_cluster_t   clusters[NGX_HTTP_PD_ZONE_CLUSTERS];
     ngx_http_pd_worker_t         workers[NGX_HTTP_PD_ZONE_WORKERS];
     ngx_http_pd_slot_t           slots[NGX_HTTP_PD_ZONE_SLOTS];
+    ngx_uint_t                   npairs;       /* in use, at most */
     ngx_http_pd_pair_t           pairs[NGX_HTTP_PD_ZONE_PAIRS];
     ngx_http_pd_record_t         records[1];
 } ngx_http_pd_shared_t;
