@@ -12,8 +12,9 @@ def median(values):
     return ordered[len(ordered) // 2]
 
 
-def stream(path, body, url=None):
-    """POSTs body with stream on; returns (seconds to each event that carries text, last usage)."""
+def stream(path, body, url=None, stop=None):
+    """POSTs body with stream on; returns (seconds to each event that carries text, last usage). `stop`, a
+    threading.Event: hangs up at the first event behind it."""
     parts = urlsplit((url or os.environ["PD_URL"]) + path)
     data = json.dumps(dict(body, stream=True, stream_options={"include_usage": True})).encode()
     with socket.create_connection((parts.hostname, parts.port), timeout=120) as connection:
@@ -32,6 +33,8 @@ def stream(path, body, url=None):
             if not line.startswith(b"data: {"):
                 continue
             now = time.perf_counter() - start
+            if stop and stop.is_set():
+                break
             event = json.loads(line[6:])
             if "error" in event:
                 raise RuntimeError(event["error"]["message"])

@@ -39,9 +39,15 @@ $(BUILD)/t/oracle/test_%: $(BUILD)/t/oracle/test_%.o $(HELP_LIB) $(ROOM_LIBS)
 check-logits: $(BUILD)/t/oracle/test_logits $(TINY_MODELS)/made model
 	PD_MODEL=$(MODEL) PD_TINY_MODELS=$(TINY_MODELS) $<
 
+.PHONY: check-sampling
+check-oracle: check-sampling
+check-sampling: $(BUILD)/t/oracle/test_sampling
+	$<
+
 # Makes the committed reference values again. Downloads torch: gigabytes, and minutes of computing.
 .PHONY: references
 references: model
 	[ -x build/venv-references/bin/pip ] || python3 -m venv build/venv-references
 	build/venv-references/bin/pip install --quiet --disable-pip-version-check -r t/oracle/requirements.txt
 	build/venv-references/bin/python t/oracle/logits.py $(MODEL) t/oracle/logits.json
+	build/venv-references/bin/python t/oracle/sampling.py t/oracle/sampling.json

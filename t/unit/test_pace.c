@@ -1,5 +1,5 @@
-/* How many rows of prompts share a step with answers: on a device that takes so long for the answers
- * and so long for each row. */
+/* How many rows of prompts a step has: on a device that takes so long for the answers and so long for
+ * each row. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,10 +24,11 @@ static uint64_t step_of(const struct machine *machine, int rows)
 static int run(struct pd_pace *pace, const struct machine *machine, int quiet, int shared)
 {
     for (int i = 0; i < quiet; i++)
-        pd_pace_learn(pace, 0, step_of(machine, 0));
+        pd_pace_learn(pace, true, 0, step_of(machine, 0));
     for (int i = 0; i < shared; i++)
-        pd_pace_learn(pace, pd_pace_rows(pace), step_of(machine, pd_pace_rows(pace)));
-    return pd_pace_rows(pace);
+        pd_pace_learn(pace, true, pd_pace_rows(pace, true),
+                      step_of(machine, pd_pace_rows(pace, true)));
+    return pd_pace_rows(pace, true);
 }
 
 static void test_nothing_is_known_at_first(void **state)
@@ -36,11 +37,11 @@ static void test_nothing_is_known_at_first(void **state)
 
     (void)state;
     pd_pace_init(&pace, MOST);
-    assert_int_equal(pd_pace_rows(&pace), PD_PACE_FIRST);
-    pd_pace_learn(&pace, 100, 50 * MS); /* what of it the answers take is not known */
-    assert_int_equal(pd_pace_rows(&pace), PD_PACE_FIRST);
+    assert_int_equal(pd_pace_rows(&pace, true), PD_PACE_FIRST);
+    pd_pace_learn(&pace, true, 100, 50 * MS); /* what of it the answers take is not known */
+    assert_int_equal(pd_pace_rows(&pace, true), PD_PACE_FIRST);
     pd_pace_init(&pace, 8);
-    assert_int_equal(pd_pace_rows(&pace), 8);
+    assert_int_equal(pd_pace_rows(&pace, true), 8);
 }
 
 static void test_a_step_takes_twice_a_quiet_one(void **state)
@@ -73,9 +74,11 @@ static void test_bounds(void **state)
     pd_pace_init(&pace, MOST);
     assert_int_equal(run(&pace, &free, 1, 1), MOST);
     pd_pace_init(&pace, MOST);
-    pd_pace_learn(&pace, 0, 0);
-    pd_pace_learn(&pace, 10, 0);
-    assert_in_range(pd_pace_rows(&pace), 1, MOST);
+    pd_pace_learn(&pace, true, 0, 0);
+    pd_pace_learn(&pace, true, 10, 0);
+    pd_pace_learn(&pace, false, 100, 0);
+    assert_in_range(pd_pace_rows(&pace, true), 1, MOST);
+    assert_int_equal(pd_pace_rows(&pace, false), MOST);
 }
 
 /* Contexts grow, others take the core: the pace follows within some steps. */
@@ -89,8 +92,29 @@ static void test_it_follows(void **state)
     assert_int_equal(run(&pace, &calm, 1, 4), 100);
     assert_in_range(run(&pace, &busy, 0, 16), 19, 21);
     assert_in_range(run(&pace, &calm, 0, 16), 95, 100);
-    pd_pace_learn(&pace, 100, 500 * MS); /* one step that stumbled does not stop the prompts */
+    pd_pace_learn(&pace, true, 100,
+                  500 * MS); /* one step that stumbled does not stop the prompts */
     assert_true(run(&pace, &calm, 0, 12) > 60);
+}
+
+/* Prompts alone: 25 ms of them, whatever answers do. */
+static void test_prompts_alone(void **state)
+{
+    struct pd_pace pace;
+
+    (void)state;
+    pd_pace_init(&pace, MOST);
+    assert_int_equal(pd_pace_rows(&pace, false), PD_PACE_FIRST);
+    pd_pace_learn(&pace, true, 0, 10 * MS);
+    pd_pace_learn(&pace, true, 10, 20 * MS);
+    pd_pace_learn(&pace, false, 64, 64 * MS / 8);
+    assert_int_equal(pd_pace_rows(&pace, false), 200);
+    assert_int_equal(pd_pace_rows(&pace, true), PD_PACE_LEAST);
+    pd_pace_learn(&pace, false, 1, 8 * MS); /* a last row says little */
+    assert_int_equal(pd_pace_rows(&pace, false), 200);
+    for (int i = 0; i < 20; i++)
+        pd_pace_learn(&pace, false, pd_pace_rows(&pace, false), 1000 * (uint64_t)MS);
+    assert_int_equal(pd_pace_rows(&pace, false), PD_PACE_LEAST_ALONE);
 }
 
 int main(void)
@@ -100,6 +124,7 @@ int main(void)
         cmocka_unit_test(test_a_step_takes_twice_a_quiet_one),
         cmocka_unit_test(test_bounds),
         cmocka_unit_test(test_it_follows),
+        cmocka_unit_test(test_prompts_alone),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,30 +5,35 @@ void pd_pace_init(struct pd_pace *pace, int most)
     *pace = (struct pd_pace){.most = most};
 }
 
-int pd_pace_rows(const struct pd_pace *pace)
+int pd_pace_rows(const struct pd_pace *pace, bool answers)
 {
-    uint64_t rows = PD_PACE_FIRST;
+    uint64_t least = answers ? PD_PACE_LEAST : PD_PACE_LEAST_ALONE, rows = PD_PACE_FIRST;
 
-    if (pace->quiet_ns && pace->row_ns)
+    if (answers && pace->quiet_ns && pace->row_ns)
         rows = (PD_PACE_STRETCH - 1) * pace->quiet_ns / pace->row_ns;
-    if (rows < PD_PACE_LEAST)
-        rows = PD_PACE_LEAST;
+    else if (!answers && pace->alone_ns)
+        rows = PD_PACE_ALONE_MS * UINT64_C(1000000) / pace->alone_ns;
+    if (rows < least)
+        rows = least;
     return rows < (uint64_t)pace->most ? (int)rows : pace->most;
 }
 
 /* Three parts of what was known, one of what is new. */
-static uint64_t blend(uint64_t known, uint64_t sample)
+static void blend(uint64_t *known, uint64_t sample)
 {
-    return known ? (3 * known + sample) / 4 : sample;
+    if (sample == 0)
+        sample = 1; /* it has been measured */
+    *known = *known ? (3 * *known + sample) / 4 : sample;
 }
 
-void pd_pace_learn(struct pd_pace *pace, int rows, uint64_t ns)
+void pd_pace_learn(struct pd_pace *pace, bool answers, int rows, uint64_t ns)
 {
     uint64_t added = ns > pace->quiet_ns ? ns - pace->quiet_ns : 0;
-    uint64_t row = added / (uint64_t)(rows > 0 ? rows : 1);
 
-    if (rows == 0)
-        pace->quiet_ns = blend(pace->quiet_ns, ns ? ns : 1);
-    else if (pace->quiet_ns)
-        pace->row_ns = blend(pace->row_ns, row ? row : 1);
+    if (answers && rows == 0)
+        blend(&pace->quiet_ns, ns);
+    else if (answers && pace->quiet_ns)
+        blend(&pace->row_ns, added / (uint64_t)rows);
+    else if (!answers && rows >= PD_PACE_LEAST) /* a few rows cost what the weights cost */
+        blend(&pace->alone_ns, ns / (uint64_t)rows);
 }

@@ -1,35 +1,44 @@
-/* How many rows of prompts may share a step with answers.
+/* How many rows of prompts a step may have.
  *
- * Rows of prompts are what makes a step long, and everybody whose answer takes part in it waits for
- * its end. So the time of a step with answers is bounded by a multiple of what it takes without
- * prompts:
+ * Rows of prompts are what makes a step long, and two wait for its end: everybody whose answer takes
+ * part in it, and whoever comes with a short prompt meanwhile. So its time is bounded:
  *
  *     quiet   │▒▒▒▒▒▒▒▒│                      answers alone
- *     shared  │▒▒▒▒▒▒▒▒│░░░░░░░░│             and prompts: at most PD_PACE_STRETCH times as long,
- *                                             or PD_PACE_LEAST rows, so that prompts go on too
+ *     shared  │▒▒▒▒▒▒▒▒│░░░░░░░░│             and prompts: at most PD_PACE_STRETCH times as long
+ *     prompts │░░░░░░░░░░░░│                  prompts alone: at most PD_PACE_ALONE_MS
  *
- * Both halves are measured as steps end; what a row costs changes with the contexts behind it, so
- * the pace follows. Steps without answers are not bounded. The numbers of an answer do not depend on
- * the rows beside it, so time may decide here and nobody can tell. */
+ * but prompts always get some rows, so that they go on, and are not cut so small that it costs. What
+ * a row costs is measured as steps end; it changes with the contexts behind it, and the pace
+ * follows. The numbers of an answer do not depend on the rows beside it, so time may decide here and
+ * nobody can tell. */
 #ifndef PD_PACE_H
 #define PD_PACE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
-enum { PD_PACE_STRETCH = 2, PD_PACE_LEAST = 16, PD_PACE_FIRST = 64 };
+enum {
+    PD_PACE_STRETCH = 2,
+    PD_PACE_ALONE_MS = 25,
+    PD_PACE_FIRST = 64, /* rows, as long as nothing has been measured */
+    PD_PACE_LEAST = 16, /* rows beside answers */
+    PD_PACE_LEAST_ALONE = 64,
+};
 
 struct pd_pace {
-    int most;          /* rows of a step */
-    uint64_t quiet_ns; /* a step of answers alone, smoothed; 0: none was measured yet */
-    uint64_t row_ns;   /* what a row of a prompt adds to it, smoothed; 0: likewise */
+    int most; /* rows of a step */
+    /* Smoothed; 0: nothing was measured yet. */
+    uint64_t quiet_ns; /* a step of answers alone */
+    uint64_t row_ns;   /* what a row of a prompt adds to it */
+    uint64_t alone_ns; /* a row in a step of prompts alone */
 };
 
 void pd_pace_init(struct pd_pace *pace, int most);
 
-/* Rows of prompts for the next step that answers take part in. */
-int pd_pace_rows(const struct pd_pace *pace);
+/* Rows of prompts for the next step, with or without answers in it. */
+int pd_pace_rows(const struct pd_pace *pace, bool answers);
 
-/* A step of which answers were a part, and `rows` rows of prompts, took `ns`. */
-void pd_pace_learn(struct pd_pace *pace, int rows, uint64_t ns);
+/* A step with `rows` rows of prompts, with or without answers in it, took `ns`. */
+void pd_pace_learn(struct pd_pace *pace, bool answers, int rows, uint64_t ns);
 
 #endif

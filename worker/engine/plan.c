@@ -1,8 +1,7 @@
 /* Whose rows the next step computes.
  *
  *   rows of a step  │ a a a a │ p p p p p p p p p p · · · │ --max-num-batched-tokens
- *                     │         └ prompts, the most urgent first; where answers take part, no
- *                     │           more of them than the pace allows
+ *                     │         └ prompts, the most urgent first, no more than the pace allows
  *                     └ one of every answer
  *
  * Prompts go by what is left of them, the shortest first, so that a short one does not stand behind
@@ -88,14 +87,15 @@ static void add_shares(struct pd_engine *engine)
 
 bool pd_plan_make(struct pd_engine *engine)
 {
-    int answers, room;
+    int answers, room, paced;
 
     engine->plan_count = 0;
     if (!plan_answers(engine, &answers))
         return false;
     room = engine->options.max_tokens - answers;
-    if (answers > 0 && pd_pace_rows(&engine->pace) < room)
-        room = pd_pace_rows(&engine->pace);
+    paced = pd_pace_rows(&engine->pace, answers > 0);
+    if (paced < room)
+        room = paced;
     plan_prompts(engine, room);
     add_shares(engine);
     return true;

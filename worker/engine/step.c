@@ -207,8 +207,7 @@ static void measure(struct pd_engine *engine, const struct pd_flight *flight)
     smooth(&engine->load.step_us, (now - start) / 1000);
     if (prefilled > 0)
         smooth(&engine->load.prefill_us_per_token_x1000, (now - start) / (uint64_t)flight->rows);
-    if (answers > 0)
-        pd_pace_learn(&engine->pace, prefilled, now - start);
+    pd_pace_learn(&engine->pace, answers > 0, prefilled, now - start);
 }
 
 /* The model's numbers went wrong for this sequence alone: nobody else may meet its KV. */
