@@ -186,6 +186,7 @@ test-long: venv model
 	@t/run failover='$(MAKES) check-e2e-failover' \
 	    chaos='$(MAKES) check-chaos CHAOS_SECONDS=3600 SEED=$$(date +%j)' \
 	    fuzz='$(MAKES) check-fuzz FUZZ_SECONDS=90' \
+	    burst='$(MAKES) check-e2e-burst' \
 	    tsan-link='$(PARALLEL) $(TSAN) worker && $(MAKES) $(TSAN) check-link check-worker' \
 	    asan-hostile='$(PARALLEL) $(ASAN) worker && $(MAKES) $(ASAN) check-hostile-worker' \
 	    tsan-hostile='$(PARALLEL) $(TSAN) worker && $(MAKES) $(TSAN) check-hostile-worker'

@@ -8,6 +8,10 @@ bench-%: all model venv
 bench-frontend: module $(BUILD)/t/bench/mock_worker $(BUILD)/t/bench/mock_peer
 	@PD_BUILD=$(BUILD) t/bench/frontend
 
+.PHONY: bench-streams
+bench-streams: module $(BUILD)/t/bench/mock_worker
+	@PD_BUILD=$(BUILD) t/bench/streams
+
 $(BUILD)/t/bench/mock_worker: $(BUILD)/t/bench/mock_worker.o $(BUILD)/t/link/fake_text.o $(ROOM_LIBS)
 	$(CC) $(PD_LDFLAGS) -o $@ $^ $(PD_LIBS)
 

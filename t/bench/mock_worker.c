@@ -8,7 +8,7 @@
  *
  * One thread plays the engine. Between ticks it sleeps on a condition that a submission signals.
  *
- * usage: mock_worker [role=prefill|decode|mixed] [interval=MS (0)] [tokens=N (16)]
+ * usage: mock_worker [role=prefill|decode|mixed] [interval=MS (0)] [tokens=N (16)] [instance=NAME (its role)]
  *
  * `tokens` is the length of answers to requests without a max_tokens. Prints "port N" and serves
  * until its input ends. */
@@ -279,7 +279,7 @@ int main(int argc, char **argv)
     struct pd_link_listen where = {
         .host = "127.0.0.1", .tls_cert = "", .tls_key = "", .tls_ca = ""};
     struct pd_link_identity identity = {
-        .instance = role,
+        .instance = option(argc, argv, "instance", role),
         .model = "m",
         .zone = "",
         .revision = "",

@@ -37,3 +37,8 @@ check-e2e-short: all check-e2e-worker
 check-e2e-worker: worker venv model
 	$(SLOW) --kv shm -- sh t/e2e/curl.sh
 	$(SLOW) --kv tcp --register -- $(PYTHON) t/e2e/leaving.py
+
+# 2,000 requests at once: half a minute or more, so it is one of the long tests.
+.PHONY: check-e2e-burst
+check-e2e-burst: all venv model
+	$(CLUSTER) --nginx-workers 2 -- sh t/e2e/burst.sh
