@@ -17,6 +17,7 @@
 #include "ngx_http_pd_choose.h"
 #include "ngx_http_pd_affinity.h"
 #include "ngx_http_pd_policy.h"
+#include "ngx_http_pd_revision.h"
 #include "ngx_http_pd_slot.h"
 #include "ngx_http_pd_vitals.h"
 
@@ -304,7 +305,8 @@ ngx_http_pd_choose_fits(ngx_http_pd_zone_t *zone, ngx_http_pd_search_t *search,
     if (!ngx_http_pd_choose_serves(worker, record->cluster, record->model)
         || !(ngx_http_pd_role(worker->role) & search->roles)
         || !ngx_http_pd_slot_attached(zone, record->slot, worker)
-        || !ngx_http_pd_vitals_admits(zone, record, worker))
+        || !ngx_http_pd_vitals_admits(zone, record, worker)
+        || !ngx_http_pd_revision_admits(record, worker))
     {
         return 0;
     }
@@ -398,6 +400,7 @@ ngx_http_pd_choose_pair_fits(ngx_http_pd_worker_t *prefill,
     ngx_http_pd_worker_t *decode)
 {
     return prefill->model_hash == decode->model_hash
+           && prefill->revision == decode->revision
            && ngx_memcmp(prefill->digests, decode->digests,
                          NGX_HTTP_PD_DIGESTS)
               == 0;

@@ -19,6 +19,7 @@
 
 
 #include "ngx_http_pd_cluster.h"
+#include "ngx_http_pd_revision.h"
 #include "ngx_http_pd_policy.h"
 
 
@@ -106,6 +107,13 @@ static ngx_command_t  ngx_http_pd_cluster_commands[] = {
     { ngx_string("failover_rate"),
       NGX_HTTP_PD_CLUSTER_CONF|NGX_CONF_TAKE12,
       ngx_http_pd_cluster_failover,
+      0,
+      0,
+      NULL },
+
+    { ngx_string("revision"),
+      NGX_HTTP_PD_CLUSTER_CONF|NGX_CONF_TAKE2,
+      ngx_http_pd_revision_directive,
       0,
       0,
       NULL },

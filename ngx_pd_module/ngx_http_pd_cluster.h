@@ -17,6 +17,7 @@
 #define NGX_HTTP_PD_ADDRESS_MAX    255     /* of a worker, as written */
 #define NGX_HTTP_PD_CLUSTERS_MAX   32      /* in one configuration */
 #define NGX_HTTP_PD_WORKERS_MAX    128
+#define NGX_HTTP_PD_REVISIONS      8       /* lines in a cluster */
 
 /* one "worker" line */
 
@@ -31,6 +32,14 @@ typedef struct {
     unsigned                   down:1;
     unsigned                   backup:1;
 } ngx_http_pd_worker_conf_t;
+
+
+/* a "revision" line */
+
+typedef struct {
+    ngx_str_t                  label;
+    ngx_uint_t                 weight;
+} ngx_http_pd_revision_conf_t;
 
 
 struct ngx_http_pd_cluster_s {
@@ -58,6 +67,8 @@ struct ngx_http_pd_cluster_s {
     ngx_msec_t                 stall;      /* of work without a step */
     ngx_uint_t                 faults;     /* in a row, until ejected */
     ngx_msec_t                 backoff;    /* of the first ejection */
+    ngx_uint_t                 nrevisions;
+    ngx_http_pd_revision_conf_t  revisions[NGX_HTTP_PD_REVISIONS];
     ngx_uint_t                 policy;
     ngx_http_complex_value_t  *hash;       /* of "policy hash", or NULL */
     ngx_http_complex_value_t  *sticky;     /* or NULL */

@@ -6,6 +6,7 @@
 
 #include "ngx_http_pd_failover.h"
 #include "ngx_http_pd_attempt.h"
+#include "ngx_http_pd_revision.h"
 
 
 #define NGX_HTTP_PD_FAILOVER_IDS        64      /* bytes, at first */
@@ -290,6 +291,7 @@ ngx_http_pd_failover_begin(ngx_http_pd_attempt_t *attempt)
     f->due = ngx_http_pd_failover_turn(attempt);
 
     if (attempt->delivered) {
+        ngx_http_pd_revision_pin(zone, &zone->sh->records[attempt->record]);
         ngx_http_pd_load_exact(zone, attempt->record,
                                job->prompt_tokens + attempt->position);
     }

@@ -7,6 +7,7 @@
 #include "ngx_http_pd_hello.h"
 #include "ngx_http_pd_choose.h"
 #include "ngx_http_pd_ledger.h"
+#include "ngx_http_pd_revision.h"
 #include "ngx_http_pd_slot.h"
 #include "ngx_http_pd_vitals.h"
 
@@ -121,7 +122,7 @@ ngx_http_pd_hello_learn(ngx_http_pd_zone_t *zone, ngx_http_pd_worker_t *worker,
 {
     u_char     *p;
     size_t      len;
-    ngx_str_t   model;
+    ngx_str_t   model, revision;
 
     /* sums over records are counted in its blocks */
 
@@ -167,6 +168,10 @@ ngx_http_pd_hello_learn(ngx_http_pd_zone_t *zone, ngx_http_pd_worker_t *worker,
     worker->model_len = model.len;
     ngx_memcpy(worker->model, model.data, model.len);
     worker->model_hash = ngx_http_pd_zone_hash(zone, &model);
+
+    revision.data = (u_char *) hello->revision;
+    revision.len = ngx_strlen(hello->revision);
+    worker->revision = ngx_http_pd_revision_hash(zone, &revision);
 
     worker->instance_len = ngx_strlen(hello->instance);
     ngx_memcpy(worker->instance, hello->instance, worker->instance_len);
@@ -245,6 +250,7 @@ ngx_http_pd_hello_log_partner(ngx_http_pd_zone_t *zone,
             || other->role == worker->role
             || other->role == PD__V1__ROLE__ROLE_MIXED
             || worker->role == PD__V1__ROLE__ROLE_MIXED
+            || worker->revision != other->revision
             || ngx_http_pd_choose_pair_fits(worker, other))
         {
             continue;

@@ -10,6 +10,7 @@
 #include "ngx_http_pd_choose.h"
 #include "ngx_http_pd_load.h"
 #include "ngx_http_pd_queue.h"
+#include "ngx_http_pd_revision.h"
 #include "ngx_http_pd_slot.h"
 
 
@@ -80,6 +81,10 @@ ngx_http_pd_ledger_admit(ngx_http_pd_zone_t *zone, ngx_http_pd_need_t *need,
     record->single = (need->output == 1);
     record->canary = need->canary;
     record->split = (need->canary != 0);
+
+    if (need->canary == 0) {
+        ngx_http_pd_revision_draw(zone, record);
+    }
     record->key = need->key;
 
     if (need->prefix) {

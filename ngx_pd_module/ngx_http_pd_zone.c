@@ -17,6 +17,7 @@
 #include "ngx_http_pd_ledger.h"
 #include "ngx_http_pd_policy.h"
 #include "ngx_http_pd_queue.h"
+#include "ngx_http_pd_revision.h"
 #include "ngx_http_pd_slot.h"
 
 #include <sys/eventfd.h>
@@ -372,10 +373,13 @@ ngx_http_pd_zone_place_cluster(ngx_http_pd_zone_t *zone,
 
     zc->configured = 1;
     zc->direct_threshold = cluster->direct_threshold;
+
     zc->policy = cluster->policy;
 
     cluster->shared = place;
     cluster->shared_id = zc->id;
+
+    ngx_http_pd_revision_place(zone, cluster);
 
     conf = cluster->workers.elts;
 

@@ -113,6 +113,7 @@ typedef struct {
     uint8_t      canary;              /* one is on its way */
     uint32_t     faults;              /* in a row */
     uint32_t     ejections;           /* in a row */
+    uint64_t     revision;            /* hash of its --revision; 0: none */
     uint64_t     died;                /* boot whose death is in "faults" */
     uint64_t     stepped;             /* highest step counter */
     uint64_t     moved;               /* us: made a step, or had no need */
@@ -184,6 +185,8 @@ typedef struct {
     uint32_t     output;              /* tokens still to come */
     uint8_t      split;               /* not to a decode worker alone */
     uint8_t      single;              /* one token: no decode worker */
+    uint8_t      grouped;             /* only workers of this revision */
+    uint64_t     revision;
     uint16_t     canary;              /* 1 + the worker it is for; 0: none */
 
     /* what it has */
@@ -262,6 +265,15 @@ typedef struct {
 } ngx_http_pd_line_t;
 
 
+/* a group of workers that gets a part of the requests */
+
+typedef struct {
+    uint64_t     hash;
+    uint32_t     weight;
+    int64_t      current;             /* of the round robin */
+} ngx_http_pd_revision_t;
+
+
 typedef struct {
     uint64_t     id;                  /* of this entry, never reused; 0: free */
     uint8_t      configured;
@@ -280,6 +292,8 @@ typedef struct {
     uint64_t     waited;              /* us in which somebody waited ... */
     uint64_t     grants;              /* ... and what was granted then */
 
+    ngx_uint_t   nrevisions;
+    ngx_http_pd_revision_t  revisions[NGX_HTTP_PD_REVISIONS];
     uint64_t     failover_due;        /* us: the next turn to go elsewhere */
     uint64_t     exact;               /* answers that went on elsewhere ... */
     uint64_t     approximate;         /* ... on workers of other numerics */

@@ -43,7 +43,7 @@ Options (default):
     die=E                   the process ends at E: attach submit placed first
     protocol=N (1)          in the hello
     fingerprint=TEXT (f)    all four digests are made of it
-    numerics=TEXT (fake)    in the hello
+    numerics=TEXT (fake), revision=LABEL (none)    in the hello
     register=HOST:PORT      registers there, as address=TEXT (":" and its port),
                             with token=TEXT (fake) and padding=N bytes of capabilities;
                             says that it leaves at SIGUSR2; register_raw=HEX
@@ -165,6 +165,7 @@ class Worker:
             block_size=16, kv_blocks=self.number("blocks", 1000),
             max_num_seqs=self.number("max_seqs", 64), vocabulary=1000,
             zone=self.options.get("zone", ""),
+            revision=self.options.get("revision", ""),
             max_submit_bytes=8 << 20)
 
 
