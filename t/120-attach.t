@@ -57,7 +57,7 @@ pd_cluster chat { worker {{m0}}; }
 --- worker
 m0
 --- steps
-worker m0 expect attach
+nginx expect attached
 worker m0 kill
 nginx expect lost worker
 client request
