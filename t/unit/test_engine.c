@@ -98,9 +98,10 @@ static void crowd(const struct lab_options *options, uint32_t length)
     }
 }
 
-static void test_any_batch_and_chunk(void **state)
+static void test_any_batch_chunk_and_block(void **state)
 {
-    static const int shapes[][2] = {{4, 4}, {5, 4}, {16, 1}, {16, 4}, {200, 12}, {7, 3}};
+    static const int shapes[][3] = {{4, 4, 8},   {5, 4, 16},    {16, 1, 32}, {16, 4, 8},
+                                    {16, 4, 16}, {200, 12, 32}, {7, 3, 8},   {7, 3, 24}};
 
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++) {
@@ -108,6 +109,7 @@ static void test_any_batch_and_chunk(void **state)
 
         options.model.max_tokens = shapes[i][0];
         options.model.max_seqs = shapes[i][1];
+        options.model.block_size = shapes[i][2];
         options.model.kv_blocks = 300;
         options.no_caching = i % 2;
         crowd(&options, LONG);
@@ -355,7 +357,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_alone_as_the_oracle),
-        cmocka_unit_test(test_any_batch_and_chunk),
+        cmocka_unit_test(test_any_batch_chunk_and_block),
         cmocka_unit_test(test_preemption_changes_nothing),
         cmocka_unit_test(test_admission_leaves_room_to_grow),
         cmocka_unit_test(test_too_much_to_compute_is_redirected),

@@ -128,13 +128,15 @@ static int64_t growth_of(const struct pd_engine *engine, const struct pd_sequenc
     return more > 1 ? more : 1;
 }
 
-static int64_t growth_of_all(const struct pd_engine *engine)
+/* Of those that run or receive their prompt, but `self`; -1: there are none. */
+static int64_t growth_of_others(const struct pd_engine *engine, const struct pd_sequence *self)
 {
     const struct pd_sequence *s;
-    int64_t count = 0;
+    int64_t count = -1;
 
-    TAILQ_FOREACH (s, &engine->running, queue) {
-        count += growth_of(engine, s, s->block_count);
+    TAILQ_FOREACH (s, &engine->table.all, all) {
+        if (s != self && (s->phase == PD_PHASE_RUNNING || s->phase == PD_PHASE_RECEIVING))
+            count = (count < 0 ? 0 : count) + growth_of(engine, s, s->block_count);
     }
     return count;
 }
@@ -143,10 +145,9 @@ static int64_t growth_of_all(const struct pd_engine *engine)
 static bool reserve(struct pd_engine *engine, struct pd_sequence *s, int count)
 {
     struct pd_block_counts blocks;
-    int64_t growth = 0;
+    int64_t growth = growth_of_others(engine, s);
 
-    if (!TAILQ_EMPTY(&engine->running))
-        growth = growth_of_all(engine) + growth_of(engine, s, s->block_count + count);
+    growth = growth < 0 ? 0 : growth + growth_of(engine, s, s->block_count + count);
     pd_block_pool_count(engine->pool, &blocks);
     if (engine->free_slot_count == 0 || blocks.available < count + growth ||
         !pd_admit_blocks(engine, s, count))
