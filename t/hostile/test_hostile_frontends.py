@@ -5,7 +5,7 @@ import os
 import random
 import time
 
-from workers import LONG, Case, main  # first: it finds t/link
+from workers import FEW, LONG, Case, main  # first: it finds t/link
 from rig import DRAINING, part_messages, pd, stats, wait_for
 
 
@@ -52,7 +52,7 @@ class Frontends(Case):
         base.sampling.logprobs = True
         base.response_format.kind = 0
         whole = base.SerializeToString()
-        requests = range(1, 401)
+        requests = range(1, 400 // FEW + 1)
         for request in requests:
             data = bytearray(whole)
             for _ in range(source.randint(1, 6)):
@@ -114,7 +114,7 @@ class Frontends(Case):
 
     def test_interleaved_parts_and_cancels_between_them(self):
         frontend = self.attach(self.mixed)
-        requests = range(1, 65)
+        requests = range(1, 64 // FEW + 1)
         parts = {request: list(part_messages(request, 1, self.submit_of().SerializeToString(), 16))
                  for request in requests}
         for at in range(max(len(p) for p in parts.values())):
@@ -128,7 +128,7 @@ class Frontends(Case):
     def test_cancels_at_every_moment(self):
         source = random.Random(5)
         frontend = self.attach(self.mixed)
-        requests = range(1, 201)
+        requests = range(1, 200 // FEW + 1)
         for request in requests:
             submit = self.submit_of()
             submit.sampling.max_tokens = source.choice((1, 4, 64))
@@ -146,16 +146,17 @@ class Frontends(Case):
         small = self.start("small", "--max-model-len", "256", "--max-num-seqs", "8",
                            "--max-num-batched-tokens", "64", memory="8MiB")
         frontend = self.attach(small)
-        requests = range(1, 25)
+        kept = 9
+        requests = range(1, 2 * kept + 1)
         for request in requests:
             submit = self.submit_of()
             submit.text = b"%d " % request + LONG
             submit.sampling.max_tokens = 48
             for message in part_messages(request, 1, submit.SerializeToString()):
                 frontend.put(message)
-        for request in requests[12:]:
+        for request in requests[kept:]:
             frontend.cancel(request)
-        for request in requests[:12]:
+        for request in requests[:kept]:
             self.assertEqual(len(frontend.finished(request)[1]), 48)
         self.wait_words(frontend, requests)
         self.assertGreater(stats(small.address)[0]["preemptions"], 0)
