@@ -2,7 +2,7 @@
  *
  * One pd_kvx per process holds both ends: tickets that this worker offers (source) and fetches of
  * other workers' tickets (reader). One thread of its own owns all of that state, moves the data
- * (tcp, shm) and runs the protocol; every function below only posts to its mailbox and returns, and
+ * (tcp, shm, rdma) and runs the protocol; every function below only posts to its mailbox and returns, and
  * every callback runs on that thread and must not block.
  *
  *        engine ──offer/ready/complete/revoke──▶ ┌─────┐ ──released──▶ engine           (source)
@@ -88,8 +88,11 @@ struct pd_kvx_options {
     struct pd_fingerprint fingerprint;
     struct pd_kv_pool pool;  /* shape; the buffer is reached through `memory` */
     struct pd_export memory; /* fd stays the caller's; kvx maps it itself */
-    const char *transport;   /* "auto", "shm", "tcp" */
-    const char *bind_host;   /* tcp: where peers connect to; NULL or a wildcard: only reads */
+    const char *transport;   /* "auto", "shm", "rdma", "tcp" */
+    const char *bind_host;   /* tcp, rdma: where peers connect to; NULL or a wildcard: only reads */
+    const char *device;      /* rdma: use only this one; NULL or empty: any */
+    uint32_t queue_pairs;    /* rdma: of one link, at most 16; 0: 2 */
+    bool busy_poll;          /* rdma: spend a core to hear of completions sooner */
     uint32_t max_model_len;
     uint32_t claim_timeout_ms; /* an offer nobody claimed is withdrawn after this; 0: 60 s */
     uint32_t silence_ms;       /* a link without a message for so long is torn down; 0: 5 s */

@@ -3,7 +3,7 @@
  *
  *     engine, link ──mailbox──▶ source.c, reader.c ──▶ callbacks (engine, link)
  *                                    ▲     │
- *                                 events   └──▶ tcp, shm
+ *                                 events   └──▶ tcp, shm, rdma
  *
  * A turn: all waiting calls, then deadlines if they are due, then one slice of copying, then
  * whatever epoll has. Calls come before deadlines, so that a message that waits in the mailbox
@@ -472,19 +472,27 @@ bool pd_kvx_service_turn(struct pd_kvx *kvx, bool wait)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-static int add_transport(struct pd_kvx *kvx, const struct pd_transport_maker *maker,
+/* With `auto` a machine that cannot do one of them does without, and says so. */
+static int add_transport(struct pd_kvx *kvx, const struct pd_transport_maker *maker, bool automatic,
                          const struct pd_kvx_options *options, struct pd_error *error)
 {
     struct pd_transport_options made = {
         .loop = &kvx->loop,
         .pool = &kvx->pool,
         .bind_host = options->bind_host,
+        .device = options->device,
+        .queue_pairs = options->queue_pairs ? options->queue_pairs : PD_RDMA_QPS,
+        .busy_poll = options->busy_poll,
         .handshake_ns = (options->silence_ms ? options->silence_ms : DEFAULT_SILENCE_MS) * ms,
         .events = {kvx, on_may_read, on_source_lost, on_connected, on_landed, on_reader_lost},
     };
     struct pd_transport *transport;
     int status = maker->create(&made, &transport, error);
 
+    if (status == PD_UNSUPPORTED && automatic) {
+        pd_log(PD_LOG_INFO, "kvx", "no KV hand-off over %s: %s", maker->name, error->text);
+        return PD_OK;
+    }
     if (status != PD_OK)
         return status;
     kvx->transports[kvx->transport_count] = transport;
@@ -499,19 +507,23 @@ static int add_transports(struct pd_kvx *kvx, const struct pd_kvx_options *optio
                           struct pd_error *error)
 {
     const char *wanted = options->transport ? options->transport : "auto";
+    bool automatic = strcmp(wanted, "auto") == 0;
 
+    if (options->queue_pairs > PD_RDMA_QPS_MAX)
+        return pd_fail(error, PD_INVALID, "a KV link has at most %d queue pairs, not %u",
+                       PD_RDMA_QPS_MAX, options->queue_pairs);
     for (const struct pd_transport_maker *maker = pd_transport_makers;
          maker->name && kvx->transport_count < PD_TRANSPORTS_MAX; maker++) {
         int status = PD_OK;
 
-        if (strcmp(wanted, "auto") == 0 || strcmp(wanted, maker->name) == 0)
-            status = add_transport(kvx, maker, options, error);
+        if (automatic || strcmp(wanted, maker->name) == 0)
+            status = add_transport(kvx, maker, automatic, options, error);
         if (status != PD_OK)
             return status;
     }
     if (kvx->transport_count == 0)
-        return pd_fail(error, PD_INVALID, "KV transport '%s' is not known: choose auto, shm or tcp",
-                       wanted);
+        return pd_fail(error, PD_INVALID,
+                       "KV transport '%s' is not known: choose auto, shm, rdma or tcp", wanted);
     return PD_OK;
 }
 

@@ -1,11 +1,11 @@
 /* The reader's half of tcp: sends read requests, receives the answers straight into the pool. */
 #include <errno.h>
-#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "worker/kvx/endpoint.h"
 #include "worker/kvx/tcp.h"
 
 enum connection_state { CONNECTING, GREETING, READY };
@@ -273,28 +273,6 @@ static void handle(struct pd_watch *watch, uint32_t events)
         receive(connection);
 }
 
-/* A numeric host:port as the source sent it; names would have to be asked for, and that waits. */
-static int parse_address(const char *text, struct addrinfo **found, struct pd_error *error)
-{
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
-                             .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
-    const char *colon = strrchr(text, ':');
-    char host[PD_KV_ADDRESS];
-    size_t length = colon ? (size_t)(colon - text) : 0;
-
-    if (length >= 2 && text[0] == '[' && text[length - 1] == ']') {
-        text++;
-        length -= 2;
-    }
-    if (length == 0)
-        return pd_fail(error, PD_INVALID, "the source's data address has no host and port");
-    memcpy(host, text, length);
-    host[length] = '\0';
-    if (getaddrinfo(host, colon + 1, &hints, found) != 0)
-        return pd_fail(error, PD_INVALID, "the source's data address is not numeric");
-    return PD_OK;
-}
-
 static int open_connection(struct connection *connection, const struct addrinfo *address)
 {
     int fd = socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -321,7 +299,7 @@ int pd_tcp_connect(struct pd_transport *transport, uint64_t link,
     struct addrinfo *address;
     struct reader_end *end;
 
-    if (parse_address(hello->data_address, &address, error) != PD_OK)
+    if (pd_endpoint_parse(hello->data_address, &address, error) != PD_OK)
         return PD_INVALID;
     end = calloc(1, sizeof(*end));
     if (!end) {

@@ -2,12 +2,12 @@
  * pool. */
 #include <errno.h>
 #include <netdb.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "worker/kvx/endpoint.h"
 #include "worker/kvx/tcp.h"
 
 enum {
@@ -299,28 +299,14 @@ void pd_tcp_source_tick(struct pd_transport *transport, uint64_t now)
     }
 }
 
-static bool is_wildcard(const struct sockaddr *address)
-{
-    if (address->sa_family == AF_INET)
-        return ((const struct sockaddr_in *)address)->sin_addr.s_addr == htonl(INADDR_ANY);
-    return address->sa_family == AF_INET6 &&
-           IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)address)->sin6_addr);
-}
-
 static int describe(struct pd_tcp *tcp, int fd)
 {
     struct sockaddr_storage address;
     socklen_t length = sizeof(address);
-    char host[NI_MAXHOST], port[NI_MAXSERV];
-    int written;
 
-    if (getsockname(fd, (struct sockaddr *)&address, &length) < 0 ||
-        getnameinfo((struct sockaddr *)&address, length, host, sizeof(host), port, sizeof(port),
-                    NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+    if (getsockname(fd, (struct sockaddr *)&address, &length) < 0)
         return PD_IO;
-    written = snprintf(tcp->address, sizeof(tcp->address),
-                       address.ss_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
-    return written > 0 && (size_t)written < sizeof(tcp->address) ? PD_OK : PD_IO;
+    return pd_endpoint_format((struct sockaddr *)&address, length, tcp->address);
 }
 
 static int listen_at(struct pd_tcp *tcp, const struct addrinfo *at)
@@ -345,7 +331,7 @@ int pd_tcp_listen(struct pd_tcp *tcp, const char *host, struct pd_error *error)
 
     if (status != 0)
         return pd_fail(error, PD_INVALID, "KV data address %s: %s", host, gai_strerror(status));
-    if (is_wildcard(found->ai_addr))
+    if (pd_endpoint_is_wildcard(found->ai_addr))
         tcp->base.why_not_served = "the source has no KV data address of its own (--kv-bind)";
     else if (listen_at(tcp, found) != PD_OK)
         status = pd_fail(error, PD_IO, "KV data address %s: %s", host, strerror(errno));

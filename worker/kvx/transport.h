@@ -28,6 +28,8 @@
 
 struct pd_transport;
 
+enum { PD_RDMA_QPS_MAX = 16, PD_RDMA_QPS = 2 };
+
 /* First member of what each kind of transport keeps for an end of a link. */
 struct pd_source_end {
     struct pd_transport *transport;
@@ -84,7 +86,11 @@ struct pd_transport {
 struct pd_transport_options {
     struct pd_loop *loop;
     struct pd_pool *pool;
-    const char *bind_host; /* tcp: where to listen, resolved once; NULL or a wildcard: nowhere */
+    const char
+        *bind_host;     /* tcp, rdma: where to listen, resolved once; NULL or a wildcard: nowhere */
+    const char *device; /* rdma: the only device to use; NULL or empty: any */
+    unsigned queue_pairs;  /* rdma: of one link, 1 to PD_RDMA_QPS_MAX */
+    bool busy_poll;        /* rdma: look for completions without pause while reads are in flight */
     uint64_t handshake_ns; /* life of a data connection that has not said which link it is of */
     struct pd_transport_events events;
 };
@@ -103,6 +109,9 @@ extern const struct pd_transport_maker pd_transport_makers[];
 
 int pd_tcp_create(const struct pd_transport_options *options, struct pd_transport **transport,
                   struct pd_error *error);
+/* PD_UNSUPPORTED: no RDMA device here. */
+int pd_rdma_create(const struct pd_transport_options *options, struct pd_transport **transport,
+                   struct pd_error *error);
 int pd_shm_create(const struct pd_transport_options *options, struct pd_transport **transport,
                   struct pd_error *error);
 

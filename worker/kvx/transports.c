@@ -5,6 +5,7 @@
 
 const struct pd_transport_maker pd_transport_makers[] = {
     {"shm", true, pd_shm_create},
+    {"rdma", false, pd_rdma_create},
     {"tcp", false, pd_tcp_create},
     {NULL, false, NULL},
 };
