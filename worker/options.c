@@ -28,7 +28,7 @@ static const char *const roles[] = {"prefill", "decode", "mixed", NULL};
 static const char *const kv_dtypes[] = {"auto", "f32", "f16", "bf16", NULL};
 static const char *const devices[] = {"cpu", "cuda", "reference", NULL};
 static const char *const isas[] = {"auto", "baseline", "avx2", "avx512", NULL};
-static const char *const transports[] = {"auto", "shm", "tcp", NULL};
+static const char *const transports[] = {"auto", "shm", "rdma", "tcp", NULL};
 static const char *const levels[] = {"debug", "info", "warn", "error", NULL};
 
 struct flag {
@@ -116,9 +116,17 @@ static const struct flag flags[] = {
      "highest instruction path that the CPU may use; pairs compute equal bits only on equal paths"},
 
     {"kv-transport", "NAME", TRANSFER, WORD, AT(kv_transport), "auto", NULL, 0, 0, transports,
-     "how KV is read from a prefill worker; auto: shm on one host, else tcp"},
+     "how KV is read from a prefill worker; auto: shm on one host, rdma where both ends have it, "
+     "else tcp"},
     {"kv-bind", "ADDRESS", TRANSFER, TEXT, AT(kv_bind), NULL, "--host", 0, 253, NULL,
-     "address that other workers reach this one at; needed where --host is 0.0.0.0 or ::"},
+     "address that other workers reach this one at; needed where --host is 0.0.0.0 or ::; over "
+     "RDMA the address of an RDMA device"},
+    {"kv-device", "NAME", TRANSFER, TEXT, AT(kv_device), NULL, "the one that --kv-bind is of", 0,
+     63, NULL, "RDMA device to use, such as mlx5_0 (rdma link shows them)"},
+    {"kv-qps", "N", TRANSFER, NUMBER, AT(kv_qps), "2", NULL, 1, 16, NULL,
+     "RDMA queue pairs of a link: more for paths that spread connections over several wires"},
+    {"kv-busy-poll", NULL, TRANSFER, SWITCH, AT(kv_busy_poll), "false", "off", 0, 0, NULL,
+     "spend a core on RDMA completions while reads are in flight, to hear of them sooner"},
 
     {"tls-cert", "PATH", SECURITY, TEXT, AT(tls_cert), NULL, NULL, 0, 4095, NULL,
      "certificate chain (PEM): serve and connect with TLS; needs --tls-key"},

@@ -54,8 +54,10 @@ struct pd_options {
     const char *device, *isa; /* as pd_device_options takes them */
     int64_t threads;          /* 0: one per core */
 
-    const char *kv_transport; /* "auto", "shm", "tcp" */
-    const char *kv_bind;
+    const char *kv_transport; /* "auto", "shm", "rdma", "tcp" */
+    const char *kv_bind, *kv_device;
+    int64_t kv_qps;
+    bool kv_busy_poll;
 
     const char *tls_cert, *tls_key, *tls_ca;
 

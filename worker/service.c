@@ -16,7 +16,7 @@
 #include "worker/sizing.h"
 #include "worker/version.h"
 
-enum { TOKEN_BYTES_MAX = 256, PROGRESS_NS = 1000000000 };
+enum { TOKEN_BYTES_MAX = 256, TRANSPORTS_MAX = 4, PROGRESS_NS = 1000000000 };
 
 struct pd_service {
     const struct pd_options *options;
@@ -35,7 +35,7 @@ struct pd_service {
     struct pd_metrics *metrics; /* NULL: none */
     struct pd_link_identity identity;
     struct pd_link_registration registration;
-    const char *transports[2];
+    const char *transports[TRANSPORTS_MAX];
     char address[PD_ADDRESS_MAX + 1];    /* listened on */
     char reachable[PD_ADDRESS_MAX + 1];  /* what peers dial */
     char registered[PD_ADDRESS_MAX + 1]; /* what dispatchers dial */
@@ -286,11 +286,8 @@ static void fill_identity(struct pd_service *service)
 {
     const struct pd_options *options = service->options;
     struct pd_link_identity *identity = &service->identity;
-    bool any = !strcmp(options->kv_transport, "auto");
 
     name_numerics(service, service->numerics, sizeof(service->numerics));
-    service->transports[0] = any ? "shm" : options->kv_transport;
-    service->transports[1] = "tcp";
     identity->instance = service->instance;
     identity->model = options->served_model_name;
     identity->zone = options->zone;
@@ -307,8 +304,6 @@ static void fill_identity(struct pd_service *service)
     identity->kv_blocks = (uint64_t)service->pool.blocks;
     identity->max_submit_bytes = (uint64_t)options->max_submit_bytes;
     identity->request_timeout_s = (uint32_t)options->request_timeout;
-    identity->kv_transports = service->transports;
-    identity->kv_transport_count = any ? 2 : 1;
     identity->tokenizer = pd_model_files_tokenizer(service->files);
     identity->chat_template = pd_model_files_template(service->files);
     service->registration = (struct pd_link_registration){
@@ -363,6 +358,9 @@ static int make_kvx(struct pd_service *service, struct pd_error *error)
         .pool = service->pool,
         .transport = options->kv_transport,
         .bind_host = *options->kv_bind ? options->kv_bind : options->host,
+        .device = options->kv_device,
+        .queue_pairs = (uint32_t)options->kv_qps,
+        .busy_poll = options->kv_busy_poll,
         .max_model_len = (uint32_t)service->sizing.max_model_len,
     };
 
@@ -372,7 +370,12 @@ static int make_kvx(struct pd_service *service, struct pd_error *error)
     kvx.memory = service->memory;
     pd_engine_kvx_callbacks(service->engine, &kvx.callbacks);
     pd_link_kvx_callbacks(service->link, &kvx.callbacks);
-    return pd_kvx_create(&kvx, &service->kvx, error);
+    if (pd_kvx_create(&kvx, &service->kvx, error) != PD_OK)
+        return error->status;
+    service->identity.kv_transports = service->transports;
+    service->identity.kv_transport_count =
+        pd_kvx_transports(service->kvx, service->transports, TRANSPORTS_MAX);
+    return PD_OK;
 }
 
 static int start_metrics(struct pd_service *service, struct pd_error *error)

@@ -592,7 +592,7 @@ static void look(const char *transport, char *why, size_t size)
         .instance = "probe",
         .pool = {NULL, 1, 1, 8, 4, 8, PD_F32},
         .transport = transport,
-        .bind_host = "127.0.0.1",
+        .bind_host = kvx_bind_host("p"),
         .max_model_len = 64,
     };
     size_t bytes = pd_kvx_pool_bytes(&options.pool);

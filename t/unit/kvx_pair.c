@@ -354,6 +354,13 @@ static void set_callbacks(struct kvx_worker *worker)
     };
 }
 
+const char *kvx_bind_host(const char *name)
+{
+    const char *host = getenv(name[0] == 'p' ? "PD_SOURCE_ADDRESS" : "PD_READER_ADDRESS");
+
+    return host ? host : "127.0.0.1";
+}
+
 struct kvx_worker *kvx_start(struct kvx_net *net, const char *name, const char *transport,
                              const struct kvx_shape *shape,
                              void (*adjust)(struct pd_kvx_options *options))
@@ -371,7 +378,7 @@ struct kvx_worker *kvx_start(struct kvx_net *net, const char *name, const char *
         .pool = {NULL, shape->layers, shape->kv_heads, shape->block_size, shape->head_dim,
                  shape->blocks, PD_F32},
         .transport = transport,
-        .bind_host = "127.0.0.1",
+        .bind_host = kvx_bind_host(name),
         .max_model_len = 16384,
         .silence_ms = 2000,
     };

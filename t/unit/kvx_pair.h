@@ -84,6 +84,10 @@ extern bool kvx_unsealed, kvx_without_words;
 void kvx_net_init(struct kvx_net *net);
 void kvx_net_free(struct kvx_net *net);
 
+/* The data address of a worker: loopback, or what PD_SOURCE_ADDRESS (names that begin with p) and
+ * PD_READER_ADDRESS (others) say, where the two are to be at the ends of a wire. */
+const char *kvx_bind_host(const char *name);
+
 /* A worker named and addressed `name`; adjust(&worker->options) may be NULL. */
 struct kvx_worker *kvx_start(struct kvx_net *net, const char *name, const char *transport,
                              const struct kvx_shape *shape,

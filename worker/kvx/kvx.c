@@ -319,6 +319,15 @@ void pd_kvx_receive(struct pd_kvx *kvx, uint64_t id, const uint8_t *bytes, size_
 
 /* ---- reports --------------------------------------------------------------------------------- */
 
+size_t pd_kvx_transports(const struct pd_kvx *kvx, const char **names, size_t capacity)
+{
+    size_t count = kvx->transport_count < capacity ? kvx->transport_count : capacity;
+
+    for (size_t i = 0; i < count; i++)
+        names[i] = kvx->choices[i].name;
+    return count;
+}
+
 size_t pd_kvx_links(struct pd_kvx *kvx, struct pd_kvx_link_state *states, size_t capacity)
 {
     size_t count;

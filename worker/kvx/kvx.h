@@ -176,6 +176,10 @@ struct pd_kvx_link_state {
     uint64_t bytes, transfers, failures;
 };
 
+/* The transports of this process, best first: at most `capacity` names, which live as long as it.
+ * Any thread. */
+size_t pd_kvx_transports(const struct pd_kvx *kvx, const char **names, size_t capacity);
+
 /* Copies at most `capacity` states of reader-side links; returns how many. Any thread. */
 size_t pd_kvx_links(struct pd_kvx *kvx, struct pd_kvx_link_state *states, size_t capacity);
 
