@@ -1,6 +1,6 @@
 # The hand-off over real queue pairs, in a guest that has RDMA devices in software.
 
-RDMA_TESTS := $(BUILD)/t/unit/test_kvx_transports $(BUILD)/t/rdma/test_faults
+RDMA_TESTS := $(BUILD)/t/kvx/conformance $(BUILD)/t/rdma/test_faults
 
 $(BUILD)/t/rdma/test_%: $(BUILD)/t/rdma/test_%.o $(HELP_LIB) $(ROOM_LIBS)
 	$(CC) $(PD_LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) -lcmocka $(PD_LIBS)
