@@ -165,6 +165,7 @@ test: venv model
 	    link='$(MAKES) check-link check-worker check-pair' \
 	    oracle='$(MAKES) check-oracle' \
 	    cuda='$(MAKES) test-cuda' \
+	    rdma='$(MAKES) check-rdma' \
 	    e2e='$(MAKES) check-e2e' \
 	    chaos='$(MAKES) check-chaos' \
 	    hostile='$(MAKES) check-hostile-worker' \
