@@ -405,6 +405,7 @@ int main(int argc, char **argv)
 
     if (argc == 3 && strcmp(argv[0], "liar") == 0)
         be_a_liar((enum lie)atoi(argv[1]), atoi(argv[2]));
+    silence_ms = 2 * PATIENT_MS; /* the guest is emulated */
     setenv("PD_SOURCE_ADDRESS", SOURCE, 1);
     setenv("PD_READER_ADDRESS", READER, 1);
     if (argc == 2) {

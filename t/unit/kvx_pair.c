@@ -361,6 +361,14 @@ const char *kvx_bind_host(const char *name)
     return host ? host : "127.0.0.1";
 }
 
+/* How much slower than usual this machine is said to be (PD_SLOWNESS). */
+static uint32_t slowness(void)
+{
+    const char *said = getenv("PD_SLOWNESS");
+
+    return said && atoi(said) > 0 ? (uint32_t)atoi(said) : 1;
+}
+
 struct kvx_worker *kvx_start(struct kvx_net *net, const char *name, const char *transport,
                              const struct kvx_shape *shape,
                              void (*adjust)(struct pd_kvx_options *options))
@@ -380,7 +388,7 @@ struct kvx_worker *kvx_start(struct kvx_net *net, const char *name, const char *
         .transport = transport,
         .bind_host = kvx_bind_host(name),
         .max_model_len = 16384,
-        .silence_ms = 2000,
+        .silence_ms = 2000 * slowness(),
     };
     memset(&worker->options.fingerprint, 0x5a, sizeof(worker->options.fingerprint));
     if (adjust)

@@ -344,7 +344,7 @@ static void refuse_options(const char *transport, const char *host, size_t cut, 
 static void options_that_cannot_work_are_refused_by_name(void **state)
 {
     (void)state;
-    refuse_options("rdma", "127.0.0.1", 0, "KV transport 'rdma' is not known");
+    refuse_options("pigeon", "127.0.0.1", 0, "KV transport 'pigeon' is not known");
     refuse_options("tcp", "203.0.113.7", 0, "KV data address 203.0.113.7");
     refuse_options("auto", "127.0.0.1", 8192, "its shape needs");
 }
