@@ -42,6 +42,7 @@ Options (default):
     message=TEXT            its message, "_" for a space too
     die=E                   the process ends at E: attach submit placed first
     protocol=N (1)          in the hello
+    frozen=N                knows no messages but those of t/frozen/pd-N.proto
     fingerprint=TEXT (f)    all four digests are made of it
     numerics=TEXT (fake), revision=LABEL (none)    in the hello
     register=HOST:PORT      registers there, as address=TEXT (":" and its port),
@@ -233,12 +234,14 @@ class Attach:
         self.reports += 1
         worker.reports += 1
         streams = worker.attaches | {self}
+        named = {} if "frozen" in worker.options else {
+            "taken": worker.reports,
+            "seen": [pd.StreamSeen(stream=other.hello.stream,
+                                   last_submission=other.submissions)
+                     for other in worker.attaches if other is not self]}
         return pd.LoadReport(
-            number=self.reports, last_submission=self.submissions,
-            taken=worker.reports, steps=worker.steps,
-            seen=[pd.StreamSeen(stream=other.hello.stream,
-                                last_submission=other.submissions)
-                  for other in worker.attaches if other is not self],
+            **named, number=self.reports, last_submission=self.submissions,
+            steps=worker.steps,
             running=sum(len(stream.sequences) for stream in streams),
             draining=worker.draining,
             step_us=worker.number("step_us", 0),
@@ -614,6 +617,10 @@ def fork_worker(name, log, options):
         os.close(writer)
 
     try:
+        if "frozen" in options:
+            globals()["pd"] = load_messages(os.path.join(os.path.dirname(
+                os.path.dirname(os.path.abspath(__file__))), "frozen",
+                f"pd-{options['frozen']}.proto"), sys.argv[2])
         asyncio.run(serve(name, log, options, started))
     finally:
         os._exit(1)

@@ -25,8 +25,9 @@ PATIENCE = 60.0 if os.path.basename(BUILD) == "build" else 300.0
 def _load():
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "pd.desc")
-        subprocess.run(["protoc-c", f"-I{ROOT}/proto", f"--descriptor_set_out={path}",
-                        f"{ROOT}/proto/pd.proto"], check=True)
+        proto = os.path.join(ROOT, os.environ.get("PD_PROTO", "proto/pd.proto"))
+        subprocess.run(["protoc-c", f"-I{os.path.dirname(proto)}", f"--descriptor_set_out={path}", proto],
+                       check=True)
         with open(path, "rb") as file:
             files = descriptor_pb2.FileDescriptorSet.FromString(file.read())
     pool = descriptor_pool.DescriptorPool()
