@@ -18,6 +18,7 @@
 #include "ngx_http_pd_attempt.h"
 #include "ngx_http_pd_hello.h"
 #include "ngx_http_pd_report.h"
+#include "ngx_http_pd_resolve.h"
 #include "ngx_http_pd_slot.h"
 #include "ngx_http_pd_unpack.h"
 
@@ -32,6 +33,8 @@
 static ngx_int_t ngx_http_pd_attach_resolve(ngx_http_pd_attach_t *attach,
     ngx_uint_t cluster);
 static void ngx_http_pd_attach_open(ngx_http_pd_attach_t *attach);
+static void ngx_http_pd_attach_resolved(ngx_http_pd_attach_t *attach,
+    ngx_str_t *why);
 static ngx_int_t ngx_http_pd_attach_say_hello(ngx_http_pd_attach_t *attach);
 static void ngx_http_pd_attach_timer(ngx_event_t *ev);
 static void ngx_http_pd_attach_beat(ngx_http_pd_attach_t *attach);
@@ -147,6 +150,13 @@ ngx_http_pd_attach_resolve(ngx_http_pd_attach_t *attach, ngx_uint_t cluster)
             {
                 attach->addrs = workers[i].addrs;
                 attach->naddrs = workers[i].naddrs;
+
+                if (attach->addrs == NULL) {
+                    attach->host = workers[i].url.host;
+                    attach->port = workers[i].url.port;
+                    attach->resolved = ngx_http_pd_attach_resolved;
+                }
+
                 return NGX_OK;
             }
         }
@@ -187,6 +197,7 @@ ngx_http_pd_attach_destroy(ngx_http_pd_attach_t *attach)
     }
 
     ngx_http_pd_outbox_clear(&attach->outbox);
+    ngx_http_pd_resolve_end(attach);
 
     zone = attach->process->zone;
 
@@ -236,10 +247,28 @@ ngx_http_pd_attach_timer(ngx_event_t *ev)
 static void
 ngx_http_pd_attach_open(ngx_http_pd_attach_t *attach)
 {
+    ngx_int_t    rc;
     ngx_str_t    why;
     ngx_addr_t  *addr;
 
+    rc = ngx_http_pd_resolve(attach);
+
+    if (rc == NGX_AGAIN) {
+        return;
+    }
+
+    if (rc == NGX_ERROR || attach->naddrs == 0) {
+        ngx_str_set(&why, "its name cannot be resolved");
+        ngx_http_pd_attach_down(attach, &why);
+        return;
+    }
+
     addr = &attach->addrs[attach->next_addr];
+
+    attach->moved = 0;
+    attach->peer_len = addr->socklen;
+    ngx_memcpy(&attach->peer, addr->sockaddr, addr->socklen);
+
     attach->next_addr = (attach->next_addr + 1) % attach->naddrs;
 
     attach->state = NGX_HTTP_PD_ATTACH_OPENING;
@@ -261,6 +290,49 @@ ngx_http_pd_attach_open(ngx_http_pd_attach_t *attach)
     }
 
     ngx_add_timer(&attach->timer, NGX_HTTP_PD_ATTACH_HELLO);
+}
+
+
+/* who is up stays so while the name has its address, and else ends its jobs */
+
+static void
+ngx_http_pd_attach_resolved(ngx_http_pd_attach_t *attach, ngx_str_t *why)
+{
+    ngx_http_pd_zone_t    *zone;
+    ngx_http_pd_worker_t  *worker;
+
+    if (attach->state == NGX_HTTP_PD_ATTACH_DOWN) {
+
+        if (attach->naddrs == 0) {
+            ngx_http_pd_attach_down(attach, why);
+            return;
+        }
+
+        ngx_http_pd_attach_open(attach);
+        return;
+    }
+
+    if (attach->moved || ngx_http_pd_resolve_holds(attach)) {
+        return;
+    }
+
+    attach->moved = 1;
+
+    ngx_log_error(NGX_LOG_NOTICE, attach->process->log, 0,
+                  "pd: worker \"%V\" has moved: its name has another address",
+                  &attach->name);
+
+    zone = attach->process->zone;
+
+    ngx_http_pd_zone_lock(zone);
+
+    worker = ngx_http_pd_zone_worker(zone, attach->index, attach->id);
+
+    if (worker) {
+        ngx_http_pd_slot_set_attached(zone, worker, 0);
+    }
+
+    ngx_http_pd_zone_unlock(zone);
 }
 
 
@@ -302,6 +374,13 @@ ngx_http_pd_attach_beat(ngx_http_pd_attach_t *attach)
         > NGX_HTTP_PD_ATTACH_SILENCE)
     {
         ngx_http_pd_attach_give_up(attach, "nothing was heard from it for 5 s");
+        return;
+    }
+
+    (void) ngx_http_pd_resolve(attach);
+
+    if (attach->moved && ngx_queue_empty(&attach->sides)) {
+        ngx_http_pd_attach_give_up(attach, "its name has another address");
         return;
     }
 

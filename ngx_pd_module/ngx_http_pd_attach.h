@@ -45,6 +45,19 @@ struct ngx_http_pd_attach_s {
     ngx_addr_t                   *addrs;      /* its addresses, in turn */
     ngx_uint_t                    naddrs;
     ngx_uint_t                    next_addr;
+
+    /* of a name that is resolved at run time, see ngx_http_pd_resolve.h */
+
+    ngx_str_t                     host;       /* empty: it is none */
+    in_port_t                     port;
+    time_t                        valid;      /* the addresses, so long */
+    ngx_pool_t                   *names;      /* of the addresses */
+    ngx_resolver_ctx_t           *resolving;
+    ngx_sockaddr_t                peer;       /* connected to */
+    socklen_t                     peer_len;
+    void                        (*resolved)(ngx_http_pd_attach_t *attach,
+                                    ngx_str_t *why);
+
     ngx_pool_t                   *pool;
 
     ngx_http_pd_attach_state_e    state;
@@ -64,6 +77,7 @@ struct ngx_http_pd_attach_s {
     uint64_t                      submitted;  /* on it */
 
     unsigned                      drained:1;
+    unsigned                      moved:1;    /* its name is elsewhere now */
     const char                   *fault;      /* of a message */
 };
 

@@ -37,6 +37,8 @@
 #define NGX_HTTP_PD_BACKOFF           1000
 
 
+static char *ngx_http_pd_cluster_resolve(ngx_conf_t *cf,
+    ngx_http_pd_main_conf_t *pmcf, ngx_http_pd_cluster_t *cluster);
 static char *ngx_http_pd_cluster_worker(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 static char *ngx_http_pd_cluster_worker_address(ngx_conf_t *cf,
@@ -311,10 +313,19 @@ ngx_http_pd_cluster_mention(ngx_conf_t *cf, ngx_str_t *name)
 char *
 ngx_http_pd_cluster_check(ngx_conf_t *cf, ngx_http_pd_main_conf_t *pmcf)
 {
-    ngx_uint_t               i;
-    ngx_http_pd_cluster_t  **clusters;
+    ngx_uint_t                 i;
+    ngx_http_pd_cluster_t    **clusters;
+    ngx_http_core_loc_conf_t  *clcf;
 
     clusters = pmcf->clusters.elts;
+
+    clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
+
+    /* nginx makes one that knows nobody where there is no directive */
+
+    if (clcf->resolver && clcf->resolver->connections.nelts) {
+        pmcf->resolver = clcf->resolver;
+    }
 
     if (pmcf->clusters.nelts > NGX_HTTP_PD_CLUSTERS_MAX) {
         ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
@@ -331,6 +342,12 @@ ngx_http_pd_cluster_check(ngx_conf_t *cf, ngx_http_pd_main_conf_t *pmcf)
                           "define it with \"pd_cluster %V { ... }\"",
                           &clusters[i]->name, clusters[i]->file,
                           clusters[i]->line, &clusters[i]->name);
+            return NGX_CONF_ERROR;
+        }
+
+        if (ngx_http_pd_cluster_resolve(cf, pmcf, clusters[i])
+            != NGX_CONF_OK)
+        {
             return NGX_CONF_ERROR;
         }
 
@@ -351,6 +368,45 @@ ngx_http_pd_cluster_check(ngx_conf_t *cf, ngx_http_pd_main_conf_t *pmcf)
                           clusters[i]->line);
             return NGX_CONF_ERROR;
         }
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* numbers now; names as well, unless there is somebody to ask again and again */
+
+static char *
+ngx_http_pd_cluster_resolve(ngx_conf_t *cf, ngx_http_pd_main_conf_t *pmcf,
+    ngx_http_pd_cluster_t *cluster)
+{
+    ngx_url_t                  *u;
+    ngx_uint_t                  i;
+    ngx_http_pd_worker_conf_t  *worker;
+
+    worker = cluster->workers.elts;
+
+    for (i = 0; i < cluster->workers.nelts; i++) {
+        u = &worker[i].url;
+
+        if (worker[i].addrs
+            || (pmcf->resolver && u->family != AF_INET6
+                && ngx_inet_addr(u->host.data, u->host.len) == INADDR_NONE))
+        {
+            continue;
+        }
+
+        if (ngx_inet_resolve_host(cf->pool, u) != NGX_OK) {
+            ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                          "%s in \"worker %V\" of \"pd_cluster %V\": "
+                          "write HOST:PORT",
+                          u->err ? u->err : "invalid address",
+                          &worker[i].address, &cluster->name);
+            return NGX_CONF_ERROR;
+        }
+
+        worker[i].addrs = u->addrs;
+        worker[i].naddrs = u->naddrs;
     }
 
     return NGX_CONF_OK;
@@ -392,6 +448,7 @@ ngx_http_pd_cluster_worker(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     worker->address = value[1];
     worker->addrs = u.addrs;
     worker->naddrs = u.naddrs;
+    worker->url = u;
     worker->weight = 1;
 
     for (i = 2; i < cf->args->nelts; i++) {
@@ -437,6 +494,7 @@ ngx_http_pd_cluster_worker_address(ngx_conf_t *cf,
 
     ngx_memzero(u, sizeof(ngx_url_t));
     u->url = *value;
+    u->no_resolve = 1;
 
     if (ngx_parse_url(cf->pool, u) != NGX_OK) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,

@@ -23,8 +23,9 @@
 
 typedef struct {
     ngx_str_t                  address;    /* as written: the worker's name */
-    ngx_addr_t                *addrs;
+    ngx_addr_t                *addrs;      /* NULL: resolved at run time */
     ngx_uint_t                 naddrs;
+    ngx_url_t                  url;        /* host and port */
     Pd__V1__Role               role;       /* UNKNOWN: the worker says */
     ngx_str_t                  zone;
     ngx_uint_t                 weight;

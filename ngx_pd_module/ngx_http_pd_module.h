@@ -20,6 +20,7 @@ typedef struct {
     ngx_array_t             clusters;   /* of ngx_http_pd_cluster_t * */
     ngx_uint_t              workers;    /* lines, in all of them */
     ngx_shm_zone_t         *zone;       /* NULL without pd_zone */
+    ngx_resolver_t         *resolver;   /* of workers' names, or NULL */
 } ngx_http_pd_main_conf_t;
 
 

@@ -19,6 +19,9 @@ It writes what it hears into LOG, one event a line:
 Options (default):
 
     port=N (any)            role=prefill|decode|mixed (mixed)
+    host=ADDRESS (127.0.0.1)
+    dns=A|B|... ttl=N (1)   no worker but a name server: every name has address
+                            A; after a release, B ...; an empty one: no name
     model=NAME (m)          instance=NAME (the worker's)
     zone=LABEL (none)
     text=a|b|c (t0_|t1_|t2_)  the answer, a token each; "_" stands for a space;
@@ -112,6 +115,7 @@ class Worker:
         self.log_file = open(log, "a", encoding="utf-8", errors="replace")
         self.gates = set(filter(None, options.get("gate", "").split(",")))
         self.released = asyncio.Semaphore(0)
+        self.releases = 0
         self.boot = random.getrandbits(63)
         self.generation = 0
         self.refusals = self._refusals()
@@ -142,6 +146,7 @@ class Worker:
             await self.released.acquire()
 
     def release(self):
+        self.releases += 1
         self.released.release()
         self.log("release")
 
@@ -570,12 +575,43 @@ async def serve_raw(worker, port):
     return server, server.sockets[0].getsockname()[1]
 
 
+class Names(asyncio.DatagramProtocol):
+    def __init__(self, worker):
+        self.worker = worker
+        self.addresses = worker.options["dns"].split("|")
+
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def datagram_received(self, query, peer):
+        end = query.index(b"\0", 12) + 5
+        address = self.addresses[min(self.worker.releases,
+                                     len(self.addresses) - 1)]
+        known = address and query[end - 4:end - 2] == b"\0\1"    # A
+        answer = (b"\xc0\x0c\0\1\0\1"
+                  + self.worker.number("ttl", 1).to_bytes(4, "big") + b"\0\4"
+                  + bytes(map(int, address.split(".")))) if known else b""
+        self.transport.sendto(
+            query[:2] + (b"\x81\x80" if known else b"\x81\x83") + b"\0\1"
+            + (b"\0\1" if known else b"\0\0") + b"\0\0\0\0"
+            + query[12:end] + answer, peer)
+
+
+async def serve_names(worker):
+    transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
+        lambda: Names(worker), local_addr=("127.0.0.1", 0))
+    return transport.get_extra_info("sockname")[1]
+
+
 async def serve(name, log, options, started):
     worker = Worker(name, log, options)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGUSR1, worker.release)
     loop.add_signal_handler(signal.SIGHUP, worker.drain)
     port = worker.number("port", 0)
+    if "dns" in options:
+        started(await serve_names(worker))
+        await asyncio.Event().wait()
     if "raw" in options:
         server, port = await serve_raw(worker, port)
         started(port)
@@ -588,7 +624,8 @@ async def serve(name, log, options, started):
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(
         "pd.v1.Worker", {"Attach": grpc.stream_stream_rpc_method_handler(
             attach, request_deserializer=pd.ToWorker.FromString)}),))
-    port = server.add_insecure_port(f"127.0.0.1:{port}")
+    host = options.get("host", "127.0.0.1")
+    port = server.add_insecure_port(f"{host}:{port}")
     await server.start()
     started(port)
     if "register" in options:

@@ -15,7 +15,7 @@ package Test::Nginx::Socket;
 #   worker          fake workers, one a line: NAME key=value ...; in this and
 #                   in the configuration {{NAME}} is a worker's address, {{port}}
 #                   nginx's own port, {{root}} its folder, and {{ANYTHING}} an
-#                   address at which nobody listens yet
+#                   address at which nobody listens yet ({{ANYTHING:port}}: its port)
 #   worker_log      regular expressions, one a line, that come in this order in
 #   no_worker_log   ..., or never, in the logs of all workers: "NAME event"
 #   reload_config reload_http_config
@@ -567,6 +567,7 @@ sub expand {
     };
 
     $text =~ s/\{\{(\w+)\}\}/$value->($1)/ge;
+    $text =~ s/\{\{(\w+):port\}\}/$value->($1) =~ s{.*:}{}r/ge;
 
     return $text;
 }
