@@ -45,10 +45,8 @@ static void close_scene(void)
 }
 
 /* A text of `length` characters that shares no block with another's. */
-static const char *text_of(uint64_t id, int length)
+static const char *text_of(uint64_t id, int length, char text[LAB_TOKENS])
 {
-    static char text[LAB_TOKENS];
-
     for (int i = 0; i < length; i++)
         text[i] = (char)('a' + (i * 7 + (int)id * 3 + i / 13) % 26);
     text[0] = (char)('A' + (int)id);
@@ -58,14 +56,17 @@ static const char *text_of(uint64_t id, int length)
 
 static void submit(struct lab *at, uint64_t id, int length, uint32_t answer)
 {
-    lab_submit(at, lab_request(at, id, text_of(id, length), answer));
+    char text[LAB_TOKENS];
+
+    lab_submit(at, lab_request(at, id, text_of(id, length, text), answer));
 }
 
 static void expect(uint64_t id, int length, int answer_length)
 {
     int32_t answer[LAB_TOKENS];
+    char text[LAB_TOKENS];
 
-    lab_oracle(text_of(id, length), NULL, answer, answer_length);
+    lab_oracle(text_of(id, length, text), NULL, answer, answer_length);
     lab_expect(&lab, id, answer, answer_length);
 }
 
