@@ -30,10 +30,18 @@ ISA_vnni            := $(ISA_avx512) -mavx512vnni
 ISA_bf16            := $(ISA_avx512) -mavx512bf16
 isa_of               = $(ISA_$(lastword $(subst _, ,$(basename $(notdir $1)))))
 
+NVCC      := $(if $(CUDA),$(CUDA)/bin/nvcc,$(shell command -v nvcc))
+CUDA_ARCH := -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90a,code=sm_90a \
+             -gencode arch=compute_90,code=compute_90
+CUDA_LIBS := $(if $(CUDA),-L$(CUDA)/lib64 -lcudart_static -lrt -lstdc++)
+
 # --- sources: a new .c in a room is built without a line here ------------------------------------
 
 WORKER_SRC := $(filter-out worker/main.c,$(wildcard worker/*.c worker/*/*.c))
 KERNEL_SRC := $(wildcard kernels/*.c kernels/cpu/*.c kernels/reference/*.c)
+CUDA_SRC   := $(wildcard kernels/cuda/*.cu)
+CUDA_C     := $(wildcard kernels/cuda/*.c)
+CUDA_HEAD  := $(wildcard kernels/cuda/*.h kernels/cuda/*.cuh)
 UNIT_SRC   := $(wildcard t/unit/test_*.c)
 DOUBLE_SRC := $(wildcard t/unit/double_*.c)
 HELP_SRC   := $(filter-out $(UNIT_SRC) $(DOUBLE_SRC),$(wildcard t/unit/*.c))
@@ -43,6 +51,7 @@ KERNEL_OBJ := $(KERNEL_SRC:%.c=$(BUILD)/%.o)
 HELP_OBJ   := $(HELP_SRC:%.c=$(BUILD)/%.o)
 UNIT_BIN   := $(UNIT_SRC:%.c=$(BUILD)/%)
 MAIN_OBJ   := $(BUILD)/worker/main.o
+CUDA_OBJ   := $(if $(CUDA),$(CUDA_SRC:%=$(BUILD)/%.o) $(CUDA_C:%.c=$(BUILD)/%.o))
 HELP_LIB   := $(BUILD)/libpdtest.a
 ROOM_LIBS  := $(BUILD)/libpdworker.a $(BUILD)/libpdkernels.a
 
@@ -52,8 +61,10 @@ all: worker module
 .PHONY: worker
 worker: $(BUILD)/pd-worker
 
-$(BUILD)/pd-worker: $(MAIN_OBJ) $(ROOM_LIBS)
-	$(CC) $(PD_LDFLAGS) -o $@ $^ $(PD_LIBS)
+# The CUDA backend comes as objects: device.c names it weakly, so an archive would not bring it. Where it is
+# not linked, `--device cuda` says so.
+$(BUILD)/pd-worker: $(MAIN_OBJ) $(CUDA_OBJ) $(ROOM_LIBS) build/config.mk
+	$(CC) $(PD_LDFLAGS) -o $@ $(filter %.o %.a,$^) $(PD_LIBS) $(CUDA_LIBS)
 
 $(BUILD)/libpdworker.a: $(WORKER_OBJ)
 	@rm -f $@
@@ -70,6 +81,10 @@ $(BUILD)/kernels/%.o: kernels/%.c
 $(BUILD)/%.o: %.c | $(BUILD)/proto/pd.pb-c.h
 	@mkdir -p $(@D)
 	$(CC) $(PD_CFLAGS) -MMD -MP -c -o $@ $<
+
+$(BUILD)/kernels/cuda/%.cu.o: kernels/cuda/%.cu $(CUDA_HEAD) kernels/kernels.h
+	@mkdir -p $(@D)
+	$(NVCC) $(CUDA_ARCH) -std=c++17 -O3 -I. --Werror all-warnings -c -o $@ $<
 
 # Generated code answers to its generator, not to our warnings.
 $(BUILD)/proto/pd.pb-c.o: $(BUILD)/proto/pd.pb-c.c
@@ -188,6 +203,7 @@ test-long: venv model
 	    chaos='$(MAKES) check-chaos CHAOS_SECONDS=3600 SEED=$$(date +%j)' \
 	    fuzz='$(MAKES) check-fuzz FUZZ_SECONDS=90' \
 	    burst='$(MAKES) check-e2e-burst' \
+	    simt-model='$(MAKES) check-simt-model' \
 	    tsan-link='$(PARALLEL) $(TSAN) worker && $(MAKES) $(TSAN) check-link check-worker' \
 	    asan-hostile='$(PARALLEL) $(ASAN) worker && $(MAKES) $(ASAN) check-hostile-worker' \
 	    tsan-hostile='$(PARALLEL) $(TSAN) worker && $(MAKES) $(TSAN) check-hostile-worker'
@@ -196,4 +212,4 @@ test-long: venv model
 clean:
 	rm -rf $(BUILD)/worker $(BUILD)/kernels $(BUILD)/proto $(BUILD)/t $(BUILD)/nginx $(BUILD)/pd-worker $(BUILD)/*.a
 
--include $(WORKER_OBJ:.o=.d) $(KERNEL_OBJ:.o=.d) $(HELP_OBJ:.o=.d) $(DOUBLE_SRC:%.c=$(BUILD)/%.d) $(UNIT_BIN:%=%.d) $(wildcard $(BUILD)/t/oracle/*.d) $(MAIN_OBJ:.o=.d)
+-include $(WORKER_OBJ:.o=.d) $(CUDA_C:%.c=$(BUILD)/%.d) $(KERNEL_OBJ:.o=.d) $(HELP_OBJ:.o=.d) $(DOUBLE_SRC:%.c=$(BUILD)/%.d) $(UNIT_BIN:%=%.d) $(wildcard $(BUILD)/t/oracle/*.d) $(MAIN_OBJ:.o=.d)

@@ -142,7 +142,6 @@ void start(fiber *f)
 
 void start_block()
 {
-    memset(running->memory.data(), 0xff, running->memory.size()); /* NaN in every type */
     running->arrays.clear();
     running->used = 0;
     running->at_barrier = running->finished = 0;
@@ -187,6 +186,7 @@ void *shared(int line, size_t bytes)
     if (running->used + bytes > SHARED_MAX)
         die("more shared memory than a block has");
     running->arrays.push_back({line, running->used, bytes});
+    memset(running->memory.data() + running->used, 0xff, bytes); /* NaN in every type */
     running->used += (bytes + 15) & ~(size_t)15;
     return running->memory.data() + running->arrays.back().offset;
 }

@@ -1,15 +1,9 @@
 # The CUDA kernels without a GPU: compiled by nvcc for both architectures where there is an nvcc, and run on
 # the host through the shim always.
 
-CUDA_SRC  := $(wildcard kernels/cuda/*.cu)
-CUDA_C    := $(wildcard kernels/cuda/*.c)
-CUDA_HEAD := $(wildcard kernels/cuda/*.h kernels/cuda/*.cuh)
 SIMT_OBJ  := $(patsubst %.cu,$(BUILD)/t/simt/%.o,$(filter-out kernels/cuda/gpu_%,$(CUDA_SRC))) \
              $(CUDA_C:%.c=$(BUILD)/%.o) $(BUILD)/t/simt/simt.o $(BUILD)/t/simt/runtime.o
 SIMT_TEST := $(addprefix $(BUILD)/t/simt/,test_simt test_kernels_sample)
-NVCC      := $(if $(CUDA),$(CUDA)/bin/nvcc,$(shell command -v nvcc))
-CUDA_ARCH := -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90a,code=sm_90a \
-             -gencode arch=compute_90,code=compute_90
 SIMT_CXX  := $(CXX) -std=c++17 -O2 -g -Wall -Wextra -Werror -Wno-unused-function -I.
 
 $(BUILD)/t/simt/kernels/%.o: kernels/%.cu $(CUDA_HEAD) kernels/kernels.h t/simt/simt.h
@@ -27,9 +21,9 @@ $(BUILD)/t/simt/test_simt: $(BUILD)/t/simt/test_simt.o $(SIMT_OBJ) $(HELP_LIB) $
 $(BUILD)/t/simt/test_kernels_%: $(BUILD)/t/unit/test_kernels_%.o $(SIMT_OBJ) $(HELP_LIB) $(ROOM_LIBS)
 	$(CXX) $(PD_LDFLAGS) -o $@ $^ -lcmocka $(PD_LIBS)
 
-$(BUILD)/kernels/cuda/%.cu.o: kernels/cuda/%.cu $(CUDA_HEAD) kernels/kernels.h
-	@mkdir -p $(@D)
-	$(NVCC) $(CUDA_ARCH) -std=c++17 -O3 -I. --Werror all-warnings -c -o $@ $<
+# Whole models: what the logits' oracle asks, of the device kind "cuda".
+$(BUILD)/t/simt/test_logits: $(BUILD)/t/oracle/test_logits.o $(SIMT_OBJ) $(HELP_LIB) $(ROOM_LIBS)
+	$(CXX) $(PD_LDFLAGS) -o $@ $^ -lcmocka $(PD_LIBS)
 
 .PHONY: check-simt check-cuda test-cuda
 check-simt: $(SIMT_TEST)
@@ -43,5 +37,12 @@ ifneq ($(NVCC),)
 else
 	@echo '# skipped: the CUDA kernels were not compiled for sm_80 and sm_90a: there is no nvcc'
 endif
+
+# Minutes: a fiber per thread of every kernel. Two of the tiny models have heads that the kernels take.
+.PHONY: check-simt-model
+check-simt-model: $(BUILD)/t/simt/test_logits $(TINY_MODELS)/made model
+	PD_DEVICE=cuda PD_ONLY=tiny-mistral PD_TINY_MODELS=$(TINY_MODELS) $<
+	PD_DEVICE=cuda PD_ONLY=tiny-qwen3 PD_TINY_MODELS=$(TINY_MODELS) $<
+	PD_DEVICE=cuda PD_ONLY=test_smollm2 PD_TEXTS=1 PD_MODEL=$(MODEL) $<
 
 test-cuda: check-cuda check-simt

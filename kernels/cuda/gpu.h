@@ -1,0 +1,23 @@
+/* What the sources that need a real GPU share: gpu_runtime.cu and gpu_gemm.cu. */
+#ifndef PD_CUDA_GPU_H
+#define PD_CUDA_GPU_H
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/runtime.h"
+
+struct pd_gpu_gemm;
+
+struct pd_cuda_runtime {
+    int ordinal;
+    cudaDeviceProp properties;
+    cudaStream_t stream;
+    cudaEvent_t event[2];
+    struct pd_gpu_gemm *gemm;
+};
+
+/* Opens cuBLASLt: a line in `error` where it cannot be had. */
+int pd_gpu_gemm_open(struct pd_cuda_runtime *runtime, char *error, size_t size);
+void pd_gpu_gemm_close(struct pd_cuda_runtime *runtime);
+
+#endif

@@ -1,0 +1,267 @@
+/* runtime.h on a GPU, over the CUDA runtime. The driver's virtual memory calls, which the runtime lacks, are
+ * asked of it by name, so the program links with the static runtime alone and starts where there is no driver. */
+
+#include "kernels/cuda/gpu.h"
+
+#include <cuda.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- the driver's calls ------------------------------------------------------------------------------ */
+
+struct driver {
+    decltype(&cuMemGetAllocationGranularity) granularity;
+    decltype(&cuMemCreate) create;
+    decltype(&cuMemRelease) release;
+    decltype(&cuMemAddressReserve) reserve;
+    decltype(&cuMemAddressFree) unreserve;
+    decltype(&cuMemMap) map;
+    decltype(&cuMemUnmap) unmap;
+    decltype(&cuMemSetAccess) set_access;
+    decltype(&cuMemExportToShareableHandle) export_handle;
+};
+
+template <typename F> static int find(const char *name, F *function)
+{
+    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+    int error =
+        cudaGetDriverEntryPointByVersion(name, (void **)function, 11020, cudaEnableDefault, &found);
+
+    return error != 0 ? error : found != cudaDriverEntryPointSuccess ? cudaErrorNotSupported : 0;
+}
+
+static int find_driver(struct driver *driver)
+{
+    int error = find("cuMemGetAllocationGranularity", &driver->granularity);
+
+    error = error ? error : find("cuMemCreate", &driver->create);
+    error = error ? error : find("cuMemRelease", &driver->release);
+    error = error ? error : find("cuMemAddressReserve", &driver->reserve);
+    error = error ? error : find("cuMemAddressFree", &driver->unreserve);
+    error = error ? error : find("cuMemMap", &driver->map);
+    error = error ? error : find("cuMemUnmap", &driver->unmap);
+    error = error ? error : find("cuMemSetAccess", &driver->set_access);
+    return error ? error : find("cuMemExportToShareableHandle", &driver->export_handle);
+}
+
+/* ---- open and close ---------------------------------------------------------------------------------- */
+
+extern "C" {
+
+const char *pd_cuda_error_text(int error)
+{
+    return cudaGetErrorString((cudaError_t)error);
+}
+
+static int open_device(struct pd_cuda_runtime *runtime)
+{
+    int error = cudaSetDevice(runtime->ordinal);
+
+    error = error ? error : cudaGetDeviceProperties(&runtime->properties, runtime->ordinal);
+    error = error ? error : cudaStreamCreateWithFlags(&runtime->stream, cudaStreamNonBlocking);
+    for (int i = 0; i < 2; i++)
+        error =
+            error ? error : cudaEventCreateWithFlags(&runtime->event[i], cudaEventDisableTiming);
+    return error;
+}
+
+int pd_cuda_open(int ordinal, struct pd_cuda_runtime **out, char *error, size_t size)
+{
+    struct pd_cuda_runtime *runtime = (struct pd_cuda_runtime *)calloc(1, sizeof(*runtime));
+    int status = runtime == NULL ? cudaErrorMemoryAllocation : 0;
+
+    *out = NULL;
+    if (runtime != NULL) {
+        runtime->ordinal = ordinal;
+        status = open_device(runtime);
+    }
+    if (status != 0)
+        snprintf(error, size, "GPU %d cannot be opened: %s", ordinal,
+                 cudaGetErrorString((cudaError_t)status));
+    else
+        status = pd_gpu_gemm_open(runtime, error, size);
+    if (status != 0 && runtime != NULL)
+        pd_cuda_close(runtime);
+    else
+        *out = runtime;
+    return status;
+}
+
+void pd_cuda_close(struct pd_cuda_runtime *runtime)
+{
+    pd_gpu_gemm_close(runtime);
+    for (int i = 0; i < 2; i++)
+        if (runtime->event[i] != NULL)
+            cudaEventDestroy(runtime->event[i]);
+    if (runtime->stream != NULL)
+        cudaStreamDestroy(runtime->stream);
+    free(runtime);
+}
+
+void pd_cuda_info(struct pd_cuda_runtime *runtime, struct pd_cuda_device_info *info)
+{
+    size_t free_bytes = 0, total = 0;
+
+    memset(info, 0, sizeof(*info));
+    cudaMemGetInfo(&free_bytes, &total);
+    snprintf(info->name, sizeof(info->name), "%.*s", (int)sizeof(info->name) - 1,
+             runtime->properties.name);
+    info->major = runtime->properties.major;
+    info->minor = runtime->properties.minor;
+    info->memory_total = total;
+    info->memory_free = free_bytes;
+}
+
+void *pd_cuda_stream(struct pd_cuda_runtime *runtime)
+{
+    return runtime->stream;
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------ */
+
+/* Weights are loaded by several threads: each tells the runtime which GPU it means. */
+int pd_cuda_allocate(struct pd_cuda_runtime *runtime, size_t bytes, void **memory)
+{
+    int error = cudaSetDevice(runtime->ordinal);
+
+    error = error ? error : cudaMalloc(memory, bytes);
+    return error ? error : cudaMemset(*memory, 0, bytes);
+}
+
+void pd_cuda_free(struct pd_cuda_runtime *, void *memory)
+{
+    cudaFree(memory);
+}
+
+int pd_cuda_allocate_pinned(struct pd_cuda_runtime *, size_t bytes, void **memory)
+{
+    int error = cudaHostAlloc(memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
+
+    if (error == 0)
+        memset(*memory, 0, bytes);
+    return error;
+}
+
+void pd_cuda_free_pinned(struct pd_cuda_runtime *, void *memory)
+{
+    cudaFreeHost(memory);
+}
+
+static CUmemAllocationProp shared_properties(const struct pd_cuda_runtime *runtime)
+{
+    CUmemAllocationProp properties = {};
+
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    properties.location.id = runtime->ordinal;
+    properties.allocFlags.gpuDirectRDMACapable = 1;
+    return properties;
+}
+
+/* One reservation, one handle: what a network card registers and another process maps. */
+static int create_shared(const struct driver *driver, const CUmemAllocationProp *properties,
+                         size_t bytes, CUdeviceptr *address, int *fd)
+{
+    CUmemGenericAllocationHandle handle;
+    CUmemAccessDesc access = {};
+    int error = driver->create(&handle, bytes, properties, 0);
+
+    if (error != 0)
+        return error;
+    access.location = properties->location;
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    error = driver->export_handle(fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    if (error == 0 && (error = driver->reserve(address, bytes, 0, 0, 0)) == 0) {
+        error = driver->map(*address, bytes, 0, handle, 0);
+        if (error == 0 && (error = driver->set_access(*address, bytes, &access, 1)) != 0)
+            driver->unmap(*address, bytes);
+        if (error != 0)
+            driver->unreserve(*address, bytes);
+    }
+    driver->release(handle); /* the mapping and the descriptor hold it */
+    if (error != 0 && *fd >= 0) {
+        close(*fd);
+        *fd = -1;
+    }
+    return error;
+}
+
+int pd_cuda_allocate_shared(struct pd_cuda_runtime *runtime, size_t *bytes, void **memory, int *fd)
+{
+    CUmemAllocationProp properties = shared_properties(runtime);
+    struct driver driver;
+    size_t granularity = 0;
+    CUdeviceptr address = 0;
+    int error = find_driver(&driver);
+
+    *fd = -1;
+    error =
+        error ? error
+              : driver.granularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+    if (error != 0)
+        return error;
+    *bytes = (*bytes + granularity - 1) / granularity * granularity;
+    error = create_shared(&driver, &properties, *bytes, &address, fd);
+    if (error != 0)
+        return error;
+    *memory = (void *)address;
+    return cudaMemset(*memory, 0, *bytes);
+}
+
+void pd_cuda_free_shared(struct pd_cuda_runtime *, void *memory, size_t bytes, int fd)
+{
+    struct driver driver;
+
+    if (find_driver(&driver) == 0) {
+        driver.unmap((CUdeviceptr)memory, bytes);
+        driver.unreserve((CUdeviceptr)memory, bytes);
+    }
+    close(fd);
+}
+
+int pd_cuda_copy(struct pd_cuda_runtime *runtime, void *to, const void *from, size_t bytes)
+{
+    return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, runtime->stream);
+}
+
+int pd_cuda_upload(struct pd_cuda_runtime *runtime, void *to, const void *from, size_t bytes)
+{
+    int error = cudaSetDevice(runtime->ordinal);
+
+    return error ? error : cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice);
+}
+
+/* ---- order ------------------------------------------------------------------------------------------- */
+
+int pd_cuda_mark(struct pd_cuda_runtime *runtime, int event)
+{
+    return cudaEventRecord(runtime->event[event], runtime->stream);
+}
+
+int pd_cuda_reached(struct pd_cuda_runtime *runtime, int event)
+{
+    int error = cudaEventQuery(runtime->event[event]);
+
+    return error == cudaSuccess ? 1 : error == cudaErrorNotReady ? 0 : -1 - error;
+}
+
+int pd_cuda_drain(struct pd_cuda_runtime *runtime)
+{
+    return cudaStreamSynchronize(runtime->stream);
+}
+
+int pd_cuda_fence(struct pd_cuda_runtime *runtime)
+{
+    int supported = 0;
+    int error = cudaDeviceGetAttribute(&supported, cudaDevAttrGPUDirectRDMAFlushWritesOptions,
+                                       runtime->ordinal);
+
+    if (error != 0 || !(supported & cudaFlushGPUDirectRDMAWritesOptionHost))
+        return error;
+    return cudaDeviceFlushGPUDirectRDMAWrites(cudaFlushGPUDirectRDMAWritesTargetCurrentDevice,
+                                              cudaFlushGPUDirectRDMAWritesToOwner);
+}
+}
