@@ -50,7 +50,10 @@ class Worker(Process):
         self.child.terminate()
         status = self.wait_exit()
         if status:
-            raise AssertionError(f"{self.name} ended with {status}")
+            text = self.text()
+            report = text.find("Sanitizer")
+            raise AssertionError(f"{self.name} ended with {status}: " +
+                                 (text[report:report + 6000] if report >= 0 else text[-2000:]))
 
     def text(self):
         with open(self.log.name, encoding="utf-8") as file:
