@@ -19,6 +19,8 @@
 
 static ngx_http_pd_account_t *ngx_http_pd_account_find(
     ngx_http_pd_zone_t *zone, uint64_t key, uint64_t now);
+static ngx_http_pd_account_t *ngx_http_pd_account_make(
+    ngx_http_pd_account_t *account, uint64_t key, uint64_t now);
 static void ngx_http_pd_account_pay(ngx_http_pd_account_t *account,
     uint64_t now);
 static void ngx_http_pd_account_check(ngx_http_pd_account_t *account,
@@ -368,21 +370,38 @@ ngx_http_pd_account_clear(ngx_http_pd_zone_t *zone)
 static ngx_http_pd_account_t *
 ngx_http_pd_account_find(ngx_http_pd_zone_t *zone, uint64_t key, uint64_t now)
 {
+    ngx_uint_t              i;
+    ngx_http_pd_account_t  *set;
+
+    set = &zone->sh->accounts[key % (zone->sh->naccounts
+                                     / NGX_HTTP_PD_ACCOUNT_SET)
+                              * NGX_HTTP_PD_ACCOUNT_SET];
+
+    for (i = 0; i < NGX_HTTP_PD_ACCOUNT_SET; i++) {
+
+        if (set[i].key == key) {
+            return &set[i];
+        }
+    }
+
+    return ngx_http_pd_account_make(set, key, now);
+}
+
+
+/* in the place of the one whom it costs least to forget */
+
+static ngx_http_pd_account_t *
+ngx_http_pd_account_make(ngx_http_pd_account_t *account, uint64_t key,
+    uint64_t now)
+{
     uint64_t                owed[2], best, rank;
     ngx_uint_t              i;
-    ngx_http_pd_account_t  *account, *found;
+    ngx_http_pd_account_t  *found;
 
-    account = &zone->sh->accounts[key % (zone->sh->naccounts
-                                         / NGX_HTTP_PD_ACCOUNT_SET)
-                                  * NGX_HTTP_PD_ACCOUNT_SET];
     found = NULL;
     best = 0;
 
     for (i = 0; i < NGX_HTTP_PD_ACCOUNT_SET; i++, account++) {
-
-        if (account->key == key) {
-            return account;
-        }
 
         if (account->key == 0) {
             rank = (uint64_t) -1;
