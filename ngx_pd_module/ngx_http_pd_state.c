@@ -4,27 +4,30 @@
  *
  *     ngx_pd 1
  *     lease 10.0.0.11:9000 1764441234 chat
+ *     ejected 10.0.0.12:9000 1764441250 chat
  *     seed 5f0c3a9b71d2e468
  *     account 81c2d4e07f3a9b65 600 17 200000 5321 1764441230
  *     end
  *
  * One line for each lease: the worker's address, the second of its end, the
- * cluster.  One for each account that owes something, up to 4096: its key, a
- * hash with the seed above; its limit of requests, what it owes, the same for
- * tokens; the second in which it did.  The file belongs to the user of the worker processes and is written
- * in place by one of them, at most once a second; a file without its last line
- * was cut and is not believed.
+ * cluster.  One alike for each worker that is ejected.  One for each account
+ * that owes something, up to 4096: its key, a hash with the seed above; its
+ * limit of requests, what it owes, the same for tokens; the second in which it
+ * did.  The file belongs to the user of the worker processes and is written in
+ * place by one of them, at most once a second; a file without its last line was
+ * cut and is not believed.
  */
 
 
 #include "ngx_http_pd_state.h"
 #include "ngx_http_pd_account.h"
+#include "ngx_http_pd_vitals.h"
 
 
 #define NGX_HTTP_PD_STATE_HEAD    "ngx_pd 1\n"
 #define NGX_HTTP_PD_STATE_TAIL    "end\n"
 #define NGX_HTTP_PD_STATE_LINE                                               \
-    (sizeof("lease  \n") + NGX_HTTP_PD_ADDRESS_MAX + NGX_TIME_T_LEN + 1      \
+    (sizeof("ejected  \n") + NGX_HTTP_PD_ADDRESS_MAX + NGX_TIME_T_LEN + 1      \
      + NGX_HTTP_PD_NAME_MAX)
 #define NGX_HTTP_PD_STATE_SEED    (sizeof("seed \n") + 16)
 #define NGX_HTTP_PD_STATE_ACCOUNT                                            \
@@ -32,7 +35,7 @@
 #define NGX_HTTP_PD_STATE_ACCOUNTS    4096
 #define NGX_HTTP_PD_STATE_MAX                                                \
     (sizeof(NGX_HTTP_PD_STATE_HEAD NGX_HTTP_PD_STATE_TAIL)                   \
-     + NGX_HTTP_PD_ZONE_WORKERS * NGX_HTTP_PD_STATE_LINE                     \
+     + NGX_HTTP_PD_ZONE_WORKERS * 2 * NGX_HTTP_PD_STATE_LINE                 \
      + NGX_HTTP_PD_STATE_SEED                                                \
      + NGX_HTTP_PD_STATE_ACCOUNTS * NGX_HTTP_PD_STATE_ACCOUNT)
 
@@ -45,11 +48,18 @@ static ngx_int_t ngx_http_pd_state_line(ngx_http_pd_main_conf_t *pmcf,
     u_char *p, u_char *last);
 static ngx_int_t ngx_http_pd_state_lease(ngx_http_pd_main_conf_t *pmcf,
     u_char *p, u_char *last);
+static ngx_int_t ngx_http_pd_state_ejected(ngx_http_pd_main_conf_t *pmcf,
+    u_char *p, u_char *last);
+static ngx_int_t ngx_http_pd_state_place(ngx_http_pd_main_conf_t *pmcf,
+    u_char *p, u_char *last, ngx_str_t *address, time_t *left,
+    ngx_http_pd_cluster_t **cluster);
 static ngx_int_t ngx_http_pd_state_account(ngx_http_pd_zone_t *zone,
     u_char *p, u_char *last);
 static ngx_int_t ngx_http_pd_state_number(u_char **p, u_char *last,
     ngx_uint_t base, uint64_t *number);
 static u_char *ngx_http_pd_state_write(ngx_http_pd_zone_t *zone, u_char *p);
+static u_char *ngx_http_pd_state_write_place(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_worker_t *worker, const char *what, uint64_t end, u_char *p);
 static u_char *ngx_http_pd_state_write_accounts(ngx_http_pd_zone_t *zone,
     u_char *p);
 
@@ -186,6 +196,10 @@ ngx_http_pd_state_line(ngx_http_pd_main_conf_t *pmcf, u_char *p, u_char *last)
         return ngx_http_pd_state_lease(pmcf, p + 6, last);
     }
 
+    if (last - p > 8 && ngx_memcmp(p, "ejected ", 8) == 0) {
+        return ngx_http_pd_state_ejected(pmcf, p + 8, last);
+    }
+
     if (last - p > 8 && ngx_memcmp(p, "account ", 8) == 0) {
         return ngx_http_pd_state_account(zone, p + 8, last);
     }
@@ -202,13 +216,85 @@ ngx_http_pd_state_line(ngx_http_pd_main_conf_t *pmcf, u_char *p, u_char *last)
 static ngx_int_t
 ngx_http_pd_state_lease(ngx_http_pd_main_conf_t *pmcf, u_char *p, u_char *last)
 {
+    time_t                  left;
+    ngx_str_t               address;
+    ngx_http_pd_worker_t   *worker;
+    ngx_http_pd_cluster_t  *cluster;
+
+    if (ngx_http_pd_state_place(pmcf, p, last, &address, &left, &cluster)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    if (cluster == NULL || !cluster->registration) {
+        return NGX_OK;
+    }
+
+    worker = ngx_http_pd_zone_worker_add(pmcf->zone->data, cluster->shared,
+                                         &address);
+    if (worker) {
+        left = ngx_min(left, (time_t) cluster->lease / 1000);
+        worker->lease = ngx_http_pd_now_us() + (uint64_t) left * 1000000;
+    }
+
+    return NGX_OK;
+}
+
+
+/* behind its lease, if it has one, so that it has its entry */
+
+static ngx_int_t
+ngx_http_pd_state_ejected(ngx_http_pd_main_conf_t *pmcf, u_char *p,
+    u_char *last)
+{
+    time_t                  left;
+    ngx_str_t               address;
+    ngx_uint_t              i;
+    ngx_http_pd_zone_t     *zone;
+    ngx_http_pd_worker_t   *worker;
+    ngx_http_pd_cluster_t  *cluster;
+
+    if (ngx_http_pd_state_place(pmcf, p, last, &address, &left, &cluster)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    if (cluster == NULL) {
+        return NGX_OK;
+    }
+
+    zone = pmcf->zone->data;
+
+    for (i = 0; i < zone->sh->nworkers; i++) {
+        worker = &zone->sh->workers[i];
+
+        if (worker->id && worker->cluster == cluster->shared
+            && worker->address_len == address.len
+            && ngx_memcmp(worker->address, address.data, address.len) == 0)
+        {
+            ngx_http_pd_vitals_restore(worker, left);
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+/* "ADDRESS SECOND CLUSTER"; no cluster: none that is, or the time is over */
+
+static ngx_int_t
+ngx_http_pd_state_place(ngx_http_pd_main_conf_t *pmcf, u_char *p, u_char *last,
+    ngx_str_t *address, time_t *left, ngx_http_pd_cluster_t **cluster)
+{
     u_char                  *space;
-    time_t                   end, left;
-    ngx_str_t                address, name;
+    time_t                   end;
+    ngx_str_t                name;
     ngx_uint_t               i;
-    ngx_http_pd_zone_t      *zone;
-    ngx_http_pd_worker_t    *worker;
     ngx_http_pd_cluster_t  **clusters;
+
+    *cluster = NULL;
 
     space = ngx_strlchr(p, last, ' ');
 
@@ -218,8 +304,8 @@ ngx_http_pd_state_lease(ngx_http_pd_main_conf_t *pmcf, u_char *p, u_char *last)
         return NGX_ERROR;
     }
 
-    address.data = p;
-    address.len = space - p;
+    address->data = p;
+    address->len = space - p;
     p = space + 1;
 
     space = ngx_strlchr(p, last, ' ');
@@ -234,32 +320,23 @@ ngx_http_pd_state_lease(ngx_http_pd_main_conf_t *pmcf, u_char *p, u_char *last)
         return NGX_ERROR;
     }
 
-    name.data = space + 1;
-    name.len = last - name.data;
+    *left = end - ngx_time();
 
-    left = end - ngx_time();
-
-    if (left <= 0) {
+    if (*left <= 0) {
         return NGX_OK;
     }
 
-    zone = pmcf->zone->data;
+    name.data = space + 1;
+    name.len = last - name.data;
+
     clusters = pmcf->clusters.elts;
 
     for (i = 0; i < pmcf->clusters.nelts; i++) {
 
-        if (!clusters[i]->registration || clusters[i]->shared_id == 0
-            || clusters[i]->name.len != name.len
-            || ngx_memcmp(clusters[i]->name.data, name.data, name.len) != 0)
+        if (clusters[i]->shared_id && clusters[i]->name.len == name.len
+            && ngx_memcmp(clusters[i]->name.data, name.data, name.len) == 0)
         {
-            continue;
-        }
-
-        worker = ngx_http_pd_zone_worker_add(zone, clusters[i]->shared,
-                                             &address);
-        if (worker) {
-            left = ngx_min(left, (time_t) clusters[i]->lease / 1000);
-            worker->lease = ngx_http_pd_now_us() + (uint64_t) left * 1000000;
+            *cluster = clusters[i];
         }
     }
 
@@ -395,37 +472,54 @@ ngx_http_pd_state_save(ngx_http_pd_zone_t *zone, ngx_log_t *log)
 static u_char *
 ngx_http_pd_state_write(ngx_http_pd_zone_t *zone, u_char *p)
 {
-    int64_t                      left;
-    ngx_uint_t                   i;
-    ngx_http_pd_shared_t        *sh;
-    ngx_http_pd_worker_t        *worker;
-    ngx_http_pd_zone_cluster_t  *cluster;
+    uint64_t               now;
+    ngx_uint_t             i;
+    ngx_http_pd_worker_t  *worker;
 
-    sh = zone->sh;
+    now = ngx_http_pd_now_us();
 
     p = ngx_cpymem(p, NGX_HTTP_PD_STATE_HEAD,
                    sizeof(NGX_HTTP_PD_STATE_HEAD) - 1);
 
-    for (i = 0; i < sh->nworkers; i++) {
-        worker = &sh->workers[i];
+    for (i = 0; i < zone->sh->nworkers; i++) {
+        worker = &zone->sh->workers[i];
 
-        if (worker->id == 0 || worker->lease == 0) {
+        if (worker->id == 0) {
             continue;
         }
 
-        cluster = &sh->clusters[worker->cluster];
-        left = (int64_t) (worker->lease - ngx_http_pd_now_us()) / 1000000;
+        if (worker->lease) {
+            p = ngx_http_pd_state_write_place(zone, worker, "lease",
+                                              worker->lease, p);
+        }
 
-        p = ngx_sprintf(p, "lease %*s %T %*s\n",
-                        (size_t) worker->address_len, worker->address,
-                        (time_t) (ngx_time() + left),
-                        (size_t) cluster->name_len, cluster->name);
+        if (worker->vital == NGX_HTTP_PD_EJECTED) {
+            p = ngx_http_pd_state_write_place(zone, worker, "ejected",
+                                    ngx_max(worker->until, now + 1000000), p);
+        }
     }
 
     p = ngx_http_pd_state_write_accounts(zone, p);
 
     return ngx_cpymem(p, NGX_HTTP_PD_STATE_TAIL,
                       sizeof(NGX_HTTP_PD_STATE_TAIL) - 1);
+}
+
+
+static u_char *
+ngx_http_pd_state_write_place(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_worker_t *worker, const char *what, uint64_t end, u_char *p)
+{
+    int64_t                      left;
+    ngx_http_pd_zone_cluster_t  *cluster;
+
+    cluster = &zone->sh->clusters[worker->cluster];
+    left = (int64_t) (end - ngx_http_pd_now_us()) / 1000000;
+
+    return ngx_sprintf(p, "%s %*s %T %*s\n", what,
+                       (size_t) worker->address_len, worker->address,
+                       (time_t) (ngx_time() + left),
+                       (size_t) cluster->name_len, cluster->name);
 }
 
 

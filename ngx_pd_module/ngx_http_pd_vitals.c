@@ -189,6 +189,18 @@ ngx_http_pd_vitals_eject(ngx_http_pd_zone_t *zone,
                   (size_t) worker->address_len, worker->address, why);
 
     worker->ejections++;
+    zone->sh->leases++;                /* the state file has to be written */
+}
+
+
+void
+ngx_http_pd_vitals_restore(ngx_http_pd_worker_t *worker, time_t left)
+{
+    worker->vital = NGX_HTTP_PD_EJECTED;
+    worker->ejections = 1;
+    worker->until = ngx_http_pd_now_us()
+                    + ngx_min((uint64_t) left * 1000000,
+                              NGX_HTTP_PD_VITALS_LONGEST * 5 / 4);
 }
 
 
@@ -227,6 +239,7 @@ ngx_http_pd_vitals_canary(ngx_http_pd_process_t *process, ngx_uint_t index,
             worker->faults = 0;
             worker->ejections = 0;
             worker->back = ngx_http_pd_now_us();
+            process->zone->sh->leases++;
 
             ngx_log_error(NGX_LOG_NOTICE, process->log, 0,
                           "pd: worker \"%*s\" is back: its canary sang",

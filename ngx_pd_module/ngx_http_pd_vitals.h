@@ -47,6 +47,9 @@ void ngx_http_pd_vitals_tick(ngx_http_pd_process_t *process,
 void ngx_http_pd_vitals_canary(ngx_http_pd_process_t *process,
     ngx_uint_t index, uint64_t id, ngx_uint_t sang);
 
+/* as the state file tells: s until it may be tried again */
+void ngx_http_pd_vitals_restore(ngx_http_pd_worker_t *worker, time_t left);
+
 /* its report */
 void ngx_http_pd_vitals_report(ngx_http_pd_worker_t *worker,
     Pd__V1__LoadReport *load);

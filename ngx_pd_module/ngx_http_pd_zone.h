@@ -330,7 +330,7 @@ typedef struct {
     uint64_t                     seed;         /* of model_hash */
     uint64_t                     generation;
     uint64_t                     changes;      /* of the set of workers */
-    uint64_t                     leases;       /* changes of, and how many */
+    uint64_t                     leases;       /* changes of, ejections too */
     uint64_t                     saved;        /* of these the file has */
     uint64_t                     last_id;
     uint64_t                     last_order;

@@ -257,7 +257,36 @@ invalid parameter "stall=1ms" in "ejection"
 
 
 
-=== TEST 12: one given twice
+=== TEST 12: an ejection outlives a restart in the state file
+--- workers: 1
+--- http_config
+pd_zone pd:1m state={{root}}/pd.state;
+pd_cluster chat {
+    worker {{m0}}; worker {{m1}} backup; ejection faults=1 backoff=1m;
+}
+--- worker
+m0 fail=INTERNAL
+m1
+--- steps
+nginx expect attached
+nginx expect attached
+client request
+client expect [DONE]
+nginx expect is ejected
+nginx restart
+worker m0 expect detach
+worker m0 expect attach
+worker m1 expect detach
+worker m1 expect attach
+client2 request
+client2 expect [DONE]
+--- worker_log
+m1 submit request=1 attempt=2
+m1 submit request=1 attempt=1
+
+
+
+=== TEST 13: one given twice
 --- ejection
 faults=1 faults=2
 --- worker
