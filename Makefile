@@ -176,6 +176,7 @@ test: venv model
 	    build='$(PARALLEL) all unit' \
 	    unit='$(MAKES) check-unit' \
 	    kvx-histories='$(MAKES) check-kvx-histories' \
+	    kv-model='$(MAKES) check-kv-model' \
 	    module='$(MAKES) check-module' \
 	    link='$(MAKES) check-link check-worker check-pair' \
 	    oracle='$(MAKES) check-oracle' \
@@ -202,6 +203,8 @@ test-long: venv model
 	@t/run failover='$(MAKES) check-e2e-failover' \
 	    chaos='$(MAKES) check-chaos CHAOS_SECONDS=3600 SEED=$$(date +%j)' \
 	    fuzz='$(MAKES) check-fuzz FUZZ_SECONDS=90' \
+	    mutants='$(MAKES) mutants' \
+	    kv-model='$(MAKES) check-kv-model-long' \
 	    burst='$(MAKES) check-e2e-burst' \
 	    simt-model='$(MAKES) check-simt-model' \
 	    tsan-link='$(PARALLEL) $(TSAN) worker && $(MAKES) $(TSAN) check-link check-worker' \

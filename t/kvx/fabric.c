@@ -297,8 +297,10 @@ static bool source_step(struct wire *wire, struct source_end *end, uint64_t now,
     struct pd_transport *transport = &wire->base;
 
     if (end->met && !end->peer) {
-        if (now >= end->lost_due)
-            *told = (struct told){SOURCE_LOST, end->base.link, NULL, "the reader's end is gone"};
+        if (now < end->lost_due)
+            return true;
+        end->lost_due = UINT64_MAX; /* told once */
+        *told = (struct told){SOURCE_LOST, end->base.link, NULL, "the reader's end is gone"};
         return true;
     }
     if (wire->words || !end->peer || !passes(wire, end->peer->base.transport))
@@ -348,6 +350,7 @@ static bool reader_step(struct wire *wire, struct reader_end *end, uint64_t now,
     if (!end->peer && now < end->due && !(wire->words && end->connected))
         return true;
     if (!end->peer && now >= end->due) {
+        end->due = UINT64_MAX; /* told once */
         *told = (struct told){READER_LOST, end->base.link, NULL, "the source's end is gone"};
         return true;
     }
