@@ -18,4 +18,12 @@ $(BUILD)/t/bench/mock_worker: $(BUILD)/t/bench/mock_worker.o $(BUILD)/t/link/fak
 $(BUILD)/t/bench/mock_peer: $(BUILD)/t/bench/mock_peer.o
 	$(CC) $(PD_LDFLAGS) -o $@ $^ -lnghttp2
 
+# The hand-off alone: no model, no nginx.
+.PHONY: bench-kv
+bench-kv: $(BUILD)/t/bench/kv_pair
+	@PD_BUILD=$(BUILD) t/bench/kv
+
+$(BUILD)/t/bench/kv_pair: $(BUILD)/t/bench/kv_pair.o $(HELP_LIB) $(ROOM_LIBS)
+	$(CC) $(PD_LDFLAGS) -o $@ $^ -lcmocka $(PD_LIBS)
+
 -include $(wildcard $(BUILD)/t/bench/*.d)
