@@ -7,6 +7,8 @@
  *   Q8_0   d:f16                 32 signed bytes                                   q d
  *   Q4_K   d:f16 dmin:f16  8 x (6-bit scale, 6-bit minimum)  128 bytes             q (d s) - (dmin
  * n) Q6_K   128 bytes low, 64 bytes high, 16 signed scales, d:f16                   (q-32) (d s) */
+#include <math.h>
+
 #include "kernels/dtype.h"
 
 static const struct {
@@ -212,4 +214,30 @@ int pd_dequantize(enum pd_dtype type, const void *data, float *out, size_t count
         out[i] = type == PD_F16 ? pd_float_of_f16(bits) : pd_float_of_bf16(bits);
     }
     return PD_KERNEL_OK;
+}
+
+/* Adding 1.5 * 2^23 leaves no room for a fraction. */
+static int16_t round_small(float value)
+{
+    return (int16_t)((value + 12582912.0f) - 12582912.0f);
+}
+
+float pd_quantize32(const float x[32], int16_t q[32])
+{
+    uint32_t greatest = 0;
+    float magnitude, inverse;
+
+    for (int i = 0; i < 32; i++) {
+        uint32_t bits = pd_bits_of_float(x[i]) & 0x7fffffffu;
+        greatest = bits > greatest ? bits : greatest;
+    }
+    if (greatest < PD_QUANTIZE_LEAST || greatest >= PD_QUANTIZE_LIMIT) {
+        memset(q, 0, 32 * sizeof(*q));
+        return greatest < PD_QUANTIZE_LEAST ? 0 : NAN;
+    }
+    magnitude = pd_float_of_bits(greatest);
+    inverse = PD_QUANTIZE_MOST / magnitude;
+    for (int i = 0; i < 32; i++)
+        q[i] = round_small(x[i] * inverse);
+    return magnitude / PD_QUANTIZE_MOST;
 }

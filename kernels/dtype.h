@@ -26,6 +26,20 @@ bool pd_dtype_has_minimum(enum pd_dtype type);
 /* Run `index` of 32 columns of a row at `row`; quantised types only. */
 void pd_dtype_decode(enum pd_dtype type, const void *row, int index, struct pd_block32 *block);
 
+/* Rounds 32 numbers to q[i] * d with |q[i]| <= PD_QUANTIZE_MOST, and returns d: what a product with
+ * quantised weights takes of x (PD_PRECISION_INT12). d is the greatest magnitude / PD_QUANTIZE_MOST, q the
+ * quotient rounded to nearest, ties to even. Where a number is infinite or NaN, d is NaN and q zero: so is
+ * the product. Below 2^-100 all are zero, since the quotient would overflow. */
+float pd_quantize32(const float x[32], int16_t q[32]);
+
+/* The most that 16 a + b makes of two int8 with -8 <= b < 8; then bits of the least magnitude, and of the
+ * first too great one, that are rounded. */
+enum {
+    PD_QUANTIZE_MOST = 2039,
+    PD_QUANTIZE_LEAST = 0x0d800000,
+    PD_QUANTIZE_LIMIT = 0x7f800000,
+};
+
 static inline float pd_float_of_bits(uint32_t bits)
 {
     float value;

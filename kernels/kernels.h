@@ -57,15 +57,23 @@ enum pd_kernel_status {
 
 struct pd_device;
 
+/* What a product with quantised weights takes of x; weights of plain numbers always take f32. */
+enum pd_precision {
+    PD_PRECISION_F32,
+    PD_PRECISION_INT12, /* each 32 columns of a row rounded to 12 bits with a scale of their own, see
+                        * pd_quantize32; gate and up of different formats take f32 */
+};
+
 struct pd_device_options {
-    const char *kind;  /* "cpu", "reference" (plain loops, for tests), "cuda" */
-    int threads;       /* cpu: size of the team; 0: one per core this process may use */
-    const char *isa;   /* cpu: "auto", "baseline", "avx2", "avx512": highest path allowed */
-    int ordinal;       /* cuda: which GPU */
-    int max_tokens;    /* most tokens in one step */
-    int max_seqs;      /* most sequences in one step; also the number of slots */
-    int max_model_len; /* longest sequence, tokens */
-    int block_size;    /* tokens in a KV block: 8..32 */
+    const char *kind; /* "cpu", "reference" (plain loops, for tests), "cuda" */
+    int threads;      /* cpu: size of the team; 0: one per core this process may use */
+    const char *isa;  /* cpu: "auto", "baseline", "avx2", "avx512", "vnni", "amx": highest allowed */
+    enum pd_precision precision; /* cpu, reference */
+    int ordinal;                 /* cuda: which GPU */
+    int max_tokens;              /* most tokens in one step */
+    int max_seqs;                /* most sequences in one step; also the number of slots */
+    int max_model_len;           /* longest sequence, tokens */
+    int block_size;              /* tokens in a KV block: 8..32 */
     int vocabulary;
 };
 

@@ -27,7 +27,8 @@ static const char *const group_titles[GROUPS] = {
 static const char *const roles[] = {"prefill", "decode", "mixed", NULL};
 static const char *const kv_dtypes[] = {"auto", "f32", "f16", "bf16", NULL};
 static const char *const devices[] = {"cpu", "cuda", "reference", NULL};
-static const char *const isas[] = {"auto", "baseline", "avx2", "avx512", NULL};
+static const char *const isas[] = {"auto", "baseline", "avx2", "avx512", "vnni", "amx", NULL};
+static const char *const precisions[] = {"f32", "int12", NULL};
 static const char *const transports[] = {"auto", "shm", "rdma", "tcp", NULL};
 static const char *const levels[] = {"debug", "info", "warn", "error", NULL};
 
@@ -113,7 +114,12 @@ static const struct flag flags[] = {
     {"threads", "N", DEVICE, NUMBER, AT(threads), NULL, "one per usable core", 1, 1024, NULL,
      "size of the CPU's team"},
     {"isa", "PATH", DEVICE, WORD, AT(isa), "auto", NULL, 0, 0, isas,
-     "highest instruction path that the CPU may use; pairs compute equal bits only on equal paths"},
+     "highest instruction path that the CPU may use; avx2 and better compute equal bits"},
+    {"matmul-precision", "TYPE", DEVICE, CHOICE, AT(matmul_precision), "int12", NULL, 0, 0,
+     precisions,
+     "what quantised weights are multiplied with on the CPU: integers of 12 bits with a scale for "
+     "each 32 values, "
+     "or f32, slower and exact; pairs must agree to compute equal bits"},
 
     {"kv-transport", "NAME", TRANSFER, WORD, AT(kv_transport), "auto", NULL, 0, 0, transports,
      "how KV is read from a prefill worker; auto: shm on one host, rdma where both ends have it, "

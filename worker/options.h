@@ -53,6 +53,7 @@ struct pd_options {
 
     const char *device, *isa; /* as pd_device_options takes them */
     int64_t threads;          /* 0: one per core */
+    int matmul_precision;     /* enum pd_precision */
 
     const char *kv_transport; /* "auto", "shm", "rdma", "tcp" */
     const char *kv_bind, *kv_device;

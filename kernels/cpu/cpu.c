@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "kernels/cpu/cpu.h"
 
@@ -47,42 +49,61 @@ static bool has_avx512(void)
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
+
+static bool has_vnni(void)
+{
+    return has_avx512() && __builtin_cpu_supports("avx512vnni");
+}
+
+/* The system gives a process the tiles' registers when it is asked; for all its threads, and for good. */
+static bool has_amx(void)
+{
+    enum { REQUEST = 0x1023, TILE_DATA = 18, TILE = 1 << 24, INT8 = 1 << 25 };
+    unsigned eax, ebx, ecx, edx;
+
+    return has_vnni() && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & TILE) &&
+           (edx & INT8) && syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+}
 #endif
 
 /* From the plainest to the best. */
-static const struct {
+static const struct isa {
+    const char *name;
     const struct pd_cpu_path *path;
+    const struct pd_cpu_integer *integer;
     bool (*supported)(void);
-} paths[] = {
-    {&pd_cpu_path_baseline, any_machine},
+} isas[] = {
+    {"baseline", &pd_cpu_path_baseline, &pd_cpu_integer_baseline, any_machine},
 #if defined(__x86_64__)
-    {&pd_cpu_path_avx2, has_avx2},
-    {&pd_cpu_path_avx512, has_avx512},
+    {"avx2", &pd_cpu_path_avx2, &pd_cpu_integer_avx2, has_avx2},
+    {"avx512", &pd_cpu_path_avx512, &pd_cpu_integer_avx512, has_avx512},
+    {"vnni", &pd_cpu_path_avx512, &pd_cpu_integer_vnni, has_vnni},
+    {"amx", &pd_cpu_path_avx512, &pd_cpu_integer_amx, has_amx},
 #endif
 };
 
-enum { PATHS = (int)(sizeof(paths) / sizeof(paths[0])) };
+enum { ISAS = (int)(sizeof(isas) / sizeof(isas[0])) };
 
-/* The best path of this machine, not above the one named. */
-static const struct pd_cpu_path *choose_path(const char *isa, char *error, size_t size)
+/* The best of this machine, not above the one named. */
+static const struct isa *choose_isa(const char *name, char *error, size_t size)
 {
-    int best = 0;
-    bool automatic = isa == NULL || strcmp(isa, "auto") == 0;
+    const struct isa *best = isas;
+    bool automatic = name == NULL || strcmp(name, "auto") == 0;
 
-    for (int i = 0; i < PATHS; i++) {
-        if (paths[i].supported())
-            best = i;
-        if (automatic || strcmp(paths[i].path->name, isa) != 0)
+    for (int i = 0; i < ISAS; i++) {
+        if (isas[i].supported())
+            best = &isas[i];
+        if (automatic || strcmp(isas[i].name, name) != 0)
             continue;
-        if (best == i)
-            return paths[i].path;
-        snprintf(error, size, "this machine cannot run isa \"%s\"; \"%s\" is its best", isa,
-                 paths[best].path->name);
+        if (best == &isas[i])
+            return best;
+        snprintf(error, size, "this machine cannot run isa \"%s\"; \"%s\" is its best", name,
+                 best->name);
         return NULL;
     }
     if (automatic)
-        return paths[best].path;
-    snprintf(error, size, "unknown isa \"%s\": auto, baseline, avx2 or avx512", isa);
+        return best;
+    snprintf(error, size, "unknown isa \"%s\": auto, baseline, avx2, avx512, vnni or amx", name);
     return NULL;
 }
 
@@ -98,12 +119,12 @@ static int usable_cores(void)
 static int cpu_open(const struct pd_device_options *options, struct pd_device **device, char *error,
                     size_t size)
 {
-    const struct pd_cpu_path *path = choose_path(options->isa, error, size);
+    const struct isa *isa = choose_isa(options->isa, error, size);
     struct pd_cpu *cpu;
     struct pd_weight_arena *arena;
     int status;
 
-    if (path == NULL)
+    if (isa == NULL)
         return PD_KERNEL_UNSUPPORTED;
     cpu = calloc(1, sizeof(*cpu));
     arena = pd_weight_arena_create();
@@ -114,7 +135,9 @@ static int cpu_open(const struct pd_device_options *options, struct pd_device **
         snprintf(error, size, "out of memory");
         return PD_KERNEL_NO_MEMORY;
     }
-    cpu->path = path;
+    cpu->isa = isa->name;
+    cpu->path = isa->path;
+    cpu->integer = options->precision == PD_PRECISION_INT12 ? isa->integer : NULL;
     cpu->arena = arena;
     cpu->host.operators = operators;
     cpu->host.begin = pd_cpu_attention_begin;
@@ -139,10 +162,9 @@ static void cpu_describe(const struct pd_device *device, struct pd_device_info *
 {
     const struct pd_cpu *cpu = (const struct pd_cpu *)device;
 
-    snprintf(info->name, sizeof(info->name), "cpu, %s, %d threads", cpu->path->name,
-             cpu->host.threads);
-    snprintf(info->numerics, sizeof(info->numerics), "cpu/1 f32 %s split=%d", cpu->path->numerics,
-             PD_CPU_SPLIT);
+    snprintf(info->name, sizeof(info->name), "cpu, %s, %d threads", cpu->isa, cpu->host.threads);
+    snprintf(info->numerics, sizeof(info->numerics), "cpu/1 %s %s split=%d",
+             cpu->integer != NULL ? "int12" : "f32", cpu->path->numerics, PD_CPU_SPLIT);
     info->threads = cpu->host.threads;
     pd_host_memory(info);
 }
@@ -164,19 +186,33 @@ static void at_most(size_t *most, size_t value)
         *most = value;
 }
 
+/* What a product needs of each kind, few tokens or many. */
+static void measure_matmul(const struct pd_cpu *cpu, const struct pd_op *op, int rows,
+                           struct pd_cpu_plan *plan)
+{
+    size_t blocks = ((size_t)op->in.cols + BLOCK - 1) / BLOCK, scratch = 32;
+
+    if (pd_cpu_rounds(cpu, op)) {
+        at_most(&plan->rounded_floats, pd_cpu_rounded_floats(rows, op->in.cols));
+        scratch += pd_cpu_rounded_floats(PD_CPU_ROUND_ALONE, op->in.cols);
+    }
+    if (!pd_cpu_rounds(cpu, op) || ((const struct pd_cpu_weight *)op->weight)->plain) {
+        at_most(&plan->packed_floats, (size_t)rows * (size_t)op->in.cols);
+        at_most(&plan->sums_floats, (size_t)rows * blocks);
+        scratch += (size_t)cpu->path->direct_rows * blocks;
+    }
+    at_most(&plan->scratch_floats, scratch + pd_cpu_product_scratch(rows));
+}
+
 /* What operator `op` needs at most. */
 static void measure(const struct pd_graph *graph, const struct pd_op *op, struct pd_cpu_plan *plan)
 {
     const struct pd_cpu *cpu = (const struct pd_cpu *)graph->object.device;
     int rows = op->rows_are_samples ? graph->max_samples : graph->max_tokens;
-    size_t blocks = ((size_t)op->in.cols + BLOCK - 1) / BLOCK;
 
     switch (op->kind) {
     case PD_OP_MATMUL:
-        at_most(&plan->packed_floats, (size_t)rows * (size_t)op->in.cols);
-        at_most(&plan->sums_floats, (size_t)rows * blocks);
-        at_most(&plan->scratch_floats,
-                pd_cpu_product_scratch(rows) + (size_t)cpu->path->direct_rows * blocks + 16);
+        measure_matmul(cpu, op, rows, plan);
         break;
     case PD_OP_ATTENTION:
         at_most(&plan->scratch_floats, pd_cpu_attention_scratch(cpu, op));
@@ -203,6 +239,7 @@ static void cpu_graph_release(struct pd_graph *graph)
     pd_cpu_attention_release(plan);
     pd_host_free(plan->packed, plan->packed_floats * sizeof(float));
     pd_host_free(plan->sums, plan->sums_floats * sizeof(float));
+    pd_host_free(plan->rounded, plan->rounded_floats * sizeof(float));
     pd_host_free(plan->scratch, scratch_bytes(graph, plan));
     free(plan->next);
     free(plan);
@@ -216,16 +253,18 @@ static int cpu_graph_prepare(struct pd_graph *graph)
     if (plan == NULL)
         return pd_device_fail(graph->object.device, PD_KERNEL_NO_MEMORY, "out of memory");
     graph->plan = plan;
-    plan->packed_floats = plan->sums_floats = plan->scratch_floats = 16;
+    plan->packed_floats = plan->sums_floats = plan->rounded_floats = plan->scratch_floats = 16;
     for (int i = 0; i < graph->count; i++)
         measure(graph, &graph->ops[i], plan);
     plan->scratch_floats =
         (plan->scratch_floats + 1023) / 1024 * 1024; /* threads on pages of their own */
     plan->packed = pd_host_allocate(plan->packed_floats * sizeof(float));
     plan->sums = pd_host_allocate(plan->sums_floats * sizeof(float));
+    plan->rounded = pd_host_allocate(plan->rounded_floats * sizeof(float));
     plan->scratch = pd_host_allocate(scratch_bytes(graph, plan));
     plan->next = calloc((size_t)graph->count + 1, sizeof(*plan->next));
-    if (plan->packed != NULL && plan->sums != NULL && plan->scratch != NULL && plan->next != NULL &&
+    if (plan->packed != NULL && plan->sums != NULL && plan->rounded != NULL &&
+        plan->scratch != NULL && plan->next != NULL &&
         pd_cpu_attention_prepare(graph, plan) == PD_KERNEL_OK)
         return PD_KERNEL_OK;
     cpu_graph_release(graph);

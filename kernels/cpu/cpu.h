@@ -7,14 +7,16 @@
 
 struct pd_cpu {
     struct pd_host host;
+    const char *isa; /* its name */
     const struct pd_cpu_path *path;
+    const struct pd_cpu_integer *integer; /* NULL: products take f32 */
     struct pd_weight_arena *arena;
 };
 
 /* What one graph needs beside its tensors, allocated when it has been recorded. */
 struct pd_cpu_plan {
-    float *packed, *sums; /* x of the running matmul, prepared by all for all */
-    size_t packed_floats, sums_floats;
+    float *packed, *sums, *rounded; /* x of the running matmul, prepared by all for all */
+    size_t packed_floats, sums_floats, rounded_floats;
     float *scratch; /* [threads][scratch_floats] */
     size_t scratch_floats;
     struct pd_cpu_attention *attentions; /* one per shape of heads */
@@ -29,6 +31,12 @@ static inline const struct pd_cpu *pd_cpu_of(const struct pd_host_run *run)
 static inline struct pd_cpu_plan *pd_cpu_plan_of(const struct pd_host_run *run)
 {
     return run->graph->plan;
+}
+
+/* Whether the product takes x in integers, at least for some of the weight's rows. */
+static inline bool pd_cpu_rounds(const struct pd_cpu *cpu, const struct pd_op *op)
+{
+    return cpu->integer != NULL && ((const struct pd_cpu_weight *)op->weight)->quantized;
 }
 
 static inline float *pd_cpu_scratch(const struct pd_host_run *run, int thread)

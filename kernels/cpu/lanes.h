@@ -48,11 +48,6 @@ INLINE lanes lanes_load_bf16(const uint16_t *from)
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
 
-INLINE lanes lanes_load_i8(const int8_t *from)
-{
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)from)));
-}
-
 INLINE void lanes_store(float *to, lanes a)
 {
     _mm512_storeu_ps(to, a);
@@ -129,21 +124,6 @@ INLINE unsigned lanes_at_least(lanes a, lanes b)
 INLINE unsigned lanes_is_nan(lanes a)
 {
     return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
-}
-
-/* Nibble `j` (a constant) of each 32-bit word, minus 8. */
-typedef __m512i nibbles;
-
-INLINE nibbles nibbles_load(const uint32_t *from)
-{
-    return _mm512_loadu_si512(from);
-}
-
-INLINE lanes nibbles_get(nibbles packed, int j)
-{
-    const __m512 values = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
-
-    return _mm512_permutexvar_ps(j ? _mm512_srli_epi32(packed, 4 * (unsigned)j) : packed, values);
 }
 
 INLINE void lanes_transpose(lanes a[LANES])
@@ -229,16 +209,6 @@ INLINE lanes lanes_load_bf16(const uint16_t *from)
     return BOTH(bf16_half(from), bf16_half(from + 8));
 }
 
-INLINE __m256 i8_half(const int8_t *from)
-{
-    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)from)));
-}
-
-INLINE lanes lanes_load_i8(const int8_t *from)
-{
-    return BOTH(i8_half(from), i8_half(from + 8));
-}
-
 INLINE void lanes_store(float *to, lanes a)
 {
     _mm256_storeu_ps(to, a.low);
@@ -321,29 +291,6 @@ INLINE unsigned lanes_is_nan(lanes a)
 {
     return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a.low, a.low, _CMP_UNORD_Q)) |
            (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(a.high, a.high, _CMP_UNORD_Q)) << 8;
-}
-
-typedef struct {
-    __m256i low, high;
-} nibbles;
-
-/* Flipping each top bit turns 0..15 into two's complement of -8..7. */
-INLINE nibbles nibbles_load(const uint32_t *from)
-{
-    const __m256i flip = _mm256_set1_epi32((int)0x88888888u);
-
-    return (nibbles){_mm256_xor_si256(_mm256_loadu_si256((const __m256i *)from), flip),
-                     _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)(from + 8)), flip)};
-}
-
-INLINE __m256 nibbles_half(__m256i packed, int j)
-{
-    return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(packed, 28 - 4 * j), 28));
-}
-
-INLINE lanes nibbles_get(nibbles packed, int j)
-{
-    return BOTH(nibbles_half(packed.low, j), nibbles_half(packed.high, j));
 }
 
 /* Eight rows of eight. */
@@ -439,15 +386,6 @@ INLINE lanes lanes_load_bf16(const uint16_t *from)
 
     for (int i = 0; i < LANES; i++)
         values[i] = pd_float_of_bf16(from[i]);
-    return lanes_load(values);
-}
-
-INLINE lanes lanes_load_i8(const int8_t *from)
-{
-    float values[LANES];
-
-    for (int i = 0; i < LANES; i++)
-        values[i] = (float)from[i];
     return lanes_load(values);
 }
 
@@ -565,26 +503,6 @@ INLINE unsigned lanes_is_nan(lanes a)
     for (int i = 0; i < LANES; i++)
         bits |= (unsigned)(a.q[i / 4][i % 4] != a.q[i / 4][i % 4]) << i;
     return bits;
-}
-
-typedef struct {
-    quad_int q[4];
-} nibbles;
-
-INLINE nibbles nibbles_load(const uint32_t *from)
-{
-    nibbles result;
-
-    memcpy(&result, from, sizeof(result));
-    return result;
-}
-
-INLINE lanes nibbles_get(nibbles packed, int j)
-{
-    lanes result;
-
-    EACH_QUAD(__builtin_convertvector(((packed.q[i] >> 4 * j) & 15) - 8, quad));
-    return result;
 }
 
 INLINE void lanes_transpose(lanes a[LANES])

@@ -1,4 +1,9 @@
-/* Sharing a matmul out: x is prepared by all threads for all, then each computes its own panels. */
+/* Sharing a matmul out: x is prepared, then each thread computes its own panels.
+ *
+ *                 few tokens                         many
+ *     f32         x as it lies, sums over blocks     packed in tiles, that the inner loop reads as one stream
+ *     int12       rounded                            rounded
+ *                 each thread for itself             shared out, then a barrier */
 #include "kernels/cpu/cpu.h"
 
 static int blocks_of(int cols)
@@ -6,61 +11,90 @@ static int blocks_of(int cols)
     return (cols + BLOCK - 1) / BLOCK;
 }
 
-/* Few tokens: only the sums, and each thread makes them for itself rather than wait for another. */
-static const float *sum_for_few(const struct pd_host_run *run, const struct pd_op *op, int tokens,
-                                float *sums)
+/* Takes floats from the thread's scratch; a cache line is the unit. */
+static float *take(float **scratch, size_t floats)
 {
-    pd_cpu_of(run)->path->sum_blocks(pd_host_floats(op->in), tokens, op->in.cols, sums);
-    return sums;
+    float *taken = *scratch;
+
+    *scratch += (floats + 15) / 16 * 16;
+    return taken;
 }
 
-/* Many: tiles packed so that the inner loop reads x as one stream. Ends with a barrier. */
-static void pack_for_many(const struct pd_host_run *run, const struct pd_op *op, int tokens,
-                          int thread)
+/* x in f32. Returns whether a barrier must follow. */
+static bool prepare_floats(const struct pd_host_run *run, const struct pd_op *op, int thread,
+                           struct pd_cpu_product *product, float **scratch)
 {
     const struct pd_cpu_path *path = pd_cpu_of(run)->path;
     struct pd_cpu_plan *plan = pd_cpu_plan_of(run);
-    bool minimums = ((const struct pd_cpu_weight *)op->weight)->minimums;
-    int cols = op->in.cols, tiles = pd_cpu_tiles(tokens, path->tile_rows), first, end;
+    const float *x = pd_host_floats(op->in);
+    int cols = op->in.cols, tokens = product->tokens, tiles, first, end;
 
+    if (tokens <= path->direct_rows) {
+        product->x = x;
+        if (product->weight->minimums) {
+            float *sums = take(scratch, (size_t)(tokens * blocks_of(cols)));
+
+            path->sum_blocks(x, tokens, cols, sums);
+            product->sums = sums;
+        }
+        return false;
+    }
+    product->x = plan->packed;
+    product->sums = plan->sums;
+    tiles = pd_cpu_tiles(tokens, path->tile_rows);
     pd_host_share(tiles, 1, thread, run->host->threads, &first, &end);
     for (int i = first; i < end; i++) {
         int at = pd_cpu_tile(tokens, tiles, i), n = pd_cpu_tile(tokens, tiles, i + 1) - at;
 
-        path->pack_tile(pd_host_floats(op->in), cols, tokens, at, n, plan->packed,
-                        minimums ? plan->sums : NULL);
+        path->pack_tile(x, cols, tokens, at, n, plan->packed,
+                        product->weight->minimums ? plan->sums : NULL);
     }
-    pd_team_barrier(run->host->team);
+    return true;
+}
+
+/* x in integers. */
+static bool prepare_rounded(const struct pd_host_run *run, const struct pd_op *op, int thread,
+                            struct pd_cpu_product *product, float **scratch)
+{
+    const float *x = pd_host_floats(op->in);
+    int cols = op->in.cols, tokens = product->tokens, first = 0, end = tokens;
+    bool alone = tokens <= PD_CPU_ROUND_ALONE;
+    float *memory =
+        alone ? take(scratch, pd_cpu_rounded_floats(tokens, cols)) : pd_cpu_plan_of(run)->rounded;
+
+    product->rounded = pd_cpu_rounded_in(memory, tokens, cols);
+    if (!alone)
+        pd_host_share(tokens, 1, thread, run->host->threads, &first, &end);
+    for (int t = first; t < end; t++)
+        product->integer->round(x + (size_t)t * (size_t)cols, blocks_of(cols), &product->rounded,
+                                t);
+    return !alone;
 }
 
 void pd_cpu_matmul(const struct pd_host_run *run, const struct pd_op *op, int thread)
 {
-    const struct pd_cpu_path *path = pd_cpu_of(run)->path;
-    struct pd_cpu_plan *plan = pd_cpu_plan_of(run);
+    const struct pd_cpu *cpu = pd_cpu_of(run);
     float *scratch = pd_cpu_scratch(run, thread);
     struct pd_cpu_product product = {
         .weight = (const struct pd_cpu_weight *)op->weight,
         .bias = pd_cpu_vector(op->bias),
         .epilogue = op->epilogue,
         .tokens = pd_host_rows(run, op),
-        .x = plan->packed,
-        .sums = plan->sums,
+        .integer = cpu->integer,
         .out = pd_host_floats(op->out),
         .outputs = op->out.cols,
     };
+    bool rounds = pd_cpu_rounds(cpu, op), shared = false;
     int first, end;
 
     if (product.tokens == 0)
         return;
-    if (product.tokens > path->direct_rows) {
-        pack_for_many(run, op, product.tokens, thread);
-    } else {
-        product.x = pd_host_floats(op->in);
-        if (product.weight->minimums) {
-            product.sums = sum_for_few(run, op, product.tokens, scratch);
-            scratch += ((size_t)(product.tokens * blocks_of(op->in.cols)) + 15) / 16 * 16;
-        }
-    }
+    if (rounds)
+        shared = prepare_rounded(run, op, thread, &product, &scratch);
+    if (!rounds || product.weight->plain)
+        shared |= prepare_floats(run, op, thread, &product, &scratch);
+    if (shared)
+        pd_team_barrier(run->host->team);
     pd_host_share(product.weight->panels, 1, thread, run->host->threads, &first, &end);
-    path->multiply(&product, first, end, scratch);
+    cpu->path->multiply(&product, first, end, scratch);
 }

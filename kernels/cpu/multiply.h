@@ -20,100 +20,10 @@
 #ifndef PD_MULTIPLY_H
 #define PD_MULTIPLY_H
 
-#include "kernels/cpu/lanes.h"
-#include "kernels/cpu/weight.h"
-
-/* Blocks unpacked to f32:  X32M  f32 d[32], m[32]   X32  f32 d[32]   X16  f32 d[2][32],  then the
- * columns. */
-enum { FORM_X32M = PD_FORM_COUNT, FORM_X32, FORM_X16 };
+#include "kernels/cpu/form.h"
 
 /* Tokens whose accumulators stay in registers beside an unpacking. */
 enum { DIRECT_ROWS = ROWS / 3 };
-
-enum { AHEAD = 2048 }; /* bytes */
-
-INLINE size_t form_bytes(int form)
-{
-    return form < PD_FORM_COUNT ? pd_form_bytes((enum pd_form)form)
-                                : (size_t)(form == FORM_X32 ? 4 : 8) * PANEL + 4 * PANEL * BLOCK;
-}
-
-INLINE int form_plain(int form)
-{
-    return form == PD_FORM_F16 || form == PD_FORM_BF16 || form == PD_FORM_F32;
-}
-
-INLINE int form_nibbles(int form)
-{
-    return form == PD_FORM_N4 || form == PD_FORM_N4F;
-}
-
-INLINE int form_minimum(int form)
-{
-    return form_nibbles(form) || form == FORM_X32M;
-}
-
-/* Scales per row and block. */
-INLINE int form_scales(int form)
-{
-    return form == PD_FORM_I8F || form == FORM_X16 ? 2 : 1;
-}
-
-/* Where the columns begin. */
-INLINE const uint8_t *form_columns(int form, const uint8_t *block)
-{
-    switch (form) {
-    case PD_FORM_N4:
-    case FORM_X32:
-        return block + 4 * PANEL;
-    case PD_FORM_I8:
-        return block + 2 * PANEL;
-    case PD_FORM_N4F:
-    case PD_FORM_I8F:
-    case FORM_X32M:
-    case FORM_X16:
-        return block + 8 * PANEL;
-    default:
-        return block;
-    }
-}
-
-/* Scale number `index` of tile h. */
-INLINE lanes form_scale(int form, const uint8_t *block, int index, int h)
-{
-    int at = index * PANEL + h * LANES;
-
-    if (form == PD_FORM_N4 || form == PD_FORM_I8)
-        return lanes_load_f16((const uint16_t *)block + at);
-    return lanes_load((const float *)block + at);
-}
-
-/* What the block's sum of x is multiplied with. Nibbles are unpacked as q - 8, which leaves less to
- * cancel, so m becomes m + 8 d. */
-INLINE lanes form_offset(int form, const uint8_t *block, int h, lanes d)
-{
-    lanes m = form_scale(form, block, 1, h);
-
-    return form == FORM_X32M ? m : lanes_fma(lanes_set(8), d, m);
-}
-
-/* Column k of tile h, not of nibbles; columns are `ws` numbers apart. */
-INLINE lanes form_column(int form, const uint8_t *columns, ptrdiff_t ws, int k, int h)
-{
-    ptrdiff_t at = k * ws + h * LANES;
-
-    switch (form) {
-    case PD_FORM_I8:
-    case PD_FORM_I8F:
-        return lanes_load_i8((const int8_t *)columns + at);
-    case PD_FORM_F16:
-        return lanes_load_f16((const uint16_t *)columns + at);
-    case PD_FORM_BF16:
-        return lanes_load_bf16((const uint16_t *)columns + at);
-    default:
-        return lanes_load((const float *)columns + at);
-    }
-}
 
 /* part[t] += w * x[t * xs] for n tokens. */
 INLINE void multiply_column(const lanes w[TILES], int n, const float *x, ptrdiff_t xs,
@@ -137,17 +47,16 @@ INLINE void multiply_columns(int form, int n, const uint8_t *block, ptrdiff_t ws
     const uint8_t *columns = form_columns(form, block);
     lanes w[TILES];
 
-    if (form_nibbles(form)) {
+    if (!form_plain(form) && form < PD_FORM_COUNT) {
         for (int k = first; k < first + count; k += 8) {
-            nibbles packed[TILES];
+            words packed[TILES][2];
 
             for (int i = 0; i < TILES; i++)
-                packed[i] =
-                    nibbles_load((const uint32_t *)columns + k / 8 * PANEL + (h + i) * LANES);
+                form_words(form, columns, k, h + i, packed[i]);
 #pragma GCC unroll 8
             for (int j = 0; j < 8; j++) {
                 for (int i = 0; i < TILES; i++)
-                    w[i] = nibbles_get(packed[i], j);
+                    w[i] = form_integer(form, packed[i], j);
                 multiply_column(w, n, x + (k + j) * xk, xs, part);
             }
         }
@@ -159,15 +68,6 @@ INLINE void multiply_columns(int form, int n, const uint8_t *block, ptrdiff_t ws
             w[i] = form_column(form, columns, ws, k, h + i);
         multiply_column(w, n, x + k * xk, xs, part);
     }
-}
-
-/* A block that comes a few kilobytes later: memory that is read once, as one stream over many pages, is
- * not fetched early enough by the hardware alone. */
-INLINE void fetch_ahead(const uint8_t *block, size_t bytes)
-{
-#pragma GCC unroll 64
-    for (size_t i = 0; i < bytes; i += 64)
-        __builtin_prefetch(block + AHEAD + i);
 }
 
 /* acc[t][32] += panel * x for n tokens; `block` is the panel's first of (columns + 31) / 32. x of token t,
@@ -264,21 +164,17 @@ INLINE void unpack_block(int form, const uint8_t *block, uint8_t *out)
                 lanes_store((float *)out + PANEL + h * LANES, form_offset(form, block, h, d));
         }
     }
-    if (form_nibbles(form)) {
-        for (int group = 0; group < BLOCK / 8; group++) {
-            for (int h = 0; h < 2; h++) {
-                nibbles packed = nibbles_load((const uint32_t *)columns + h * LANES);
+    for (int k = 0; k < BLOCK && !form_plain(form); k += 8) {
+        for (int h = 0; h < 2; h++) {
+            words packed[2];
 
+            form_words(form, columns, k, h, packed);
 #pragma GCC unroll 8
-                for (int j = 0; j < 8; j++)
-                    lanes_store(values + j * PANEL + h * LANES, nibbles_get(packed, j));
-            }
-            columns += 4 * PANEL;
-            values += 8 * PANEL;
+            for (int j = 0; j < 8; j++)
+                lanes_store(values + (k + j) * PANEL + h * LANES, form_integer(form, packed, j));
         }
-        return;
     }
-    for (int k = 0; k < BLOCK; k++, values += PANEL) {
+    for (int k = 0; k < BLOCK && form_plain(form); k++, values += PANEL) {
         for (int h = 0; h < 2; h++)
             lanes_store(values + h * LANES, form_column(form, columns, PANEL, k, h));
     }

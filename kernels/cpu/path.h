@@ -6,6 +6,36 @@
 
 #include "kernels/cpu/weight.h"
 
+/* x rounded to 12 bits, 32 columns at a time: q = 16 high + low, each an int8, since four int8 are what
+ * instructions multiply at once. Columns are in the order of a weight's words. */
+struct pd_cpu_line {
+    int32_t high[BLOCK / 4], low[BLOCK / 4]; /* four columns to a word */
+};
+
+struct pd_cpu_scale {
+    float d, sum; /* x = d q; d times the sum of q */
+    /* -8 times the sum of q over columns 0-15 and 16-31: times 16, what takes the 128 out of weights
+     * whose bytes are plus 128. */
+    int32_t offset[2];
+};
+
+/* Block b of token t is number b * stride + t of both. */
+struct pd_cpu_rounded {
+    struct pd_cpu_line *lines;
+    struct pd_cpu_scale *scales;
+    size_t stride;
+};
+
+/* The integer kernels of one instruction set. Their results are the same on all that have fused
+ * multiply-add: the products of integers are exact. */
+struct pd_cpu_integer {
+    /* Token `token` of x: `blocks` times 32 numbers. */
+    void (*round)(const float *x, int blocks, const struct pd_cpu_rounded *out, int token);
+    /* acc[t][PANEL] += panel * x of `tokens` tokens from `first` on. */
+    void (*multiply)(enum pd_form form, const uint8_t *panel, int blocks,
+                     const struct pd_cpu_rounded *x, int first, int tokens, float *acc);
+};
+
 /* One matmul of one step, after its x has been prepared. */
 struct pd_cpu_product {
     const struct pd_cpu_weight *weight;
@@ -15,6 +45,8 @@ struct pd_cpu_product {
     /* Few tokens: rows of x and, if the weight has minimums, of their sums over blocks. Many: the
      * same packed: [stretch][tile][column][token], [stretch][tile][block][token]. sums is not NULL. */
     const float *x, *sums;
+    struct pd_cpu_rounded rounded; /* for quantised forms, unless lines is NULL: they take x */
+    const struct pd_cpu_integer *integer;
     float *out; /* [tokens][outputs] */
     int outputs;
 };
@@ -42,7 +74,6 @@ static inline size_t pd_cpu_state_floats(int head_dim)
 }
 
 struct pd_cpu_path {
-    const char *name;
     const char *numerics; /* equal for paths that compute the same bits */
     int direct_rows;      /* up to so many tokens, x is used as it lies */
     int tile_rows;        /* else it is packed in tiles of at most so many */
@@ -79,12 +110,31 @@ struct pd_cpu_path {
 };
 
 extern const struct pd_cpu_path pd_cpu_path_baseline, pd_cpu_path_avx2, pd_cpu_path_avx512;
+extern const struct pd_cpu_integer pd_cpu_integer_baseline, pd_cpu_integer_avx2,
+    pd_cpu_integer_avx512, pd_cpu_integer_vnni, pd_cpu_integer_amx;
 
 enum {
-    PD_CPU_STRETCH = 4, /* blocks unpacked at a time */
-    PD_CPU_SPLIT = 128, /* keys whose softmax is computed at once: part of the numerics */
-    PD_CPU_RUN = 512,   /* values whose exponentials are summed at once: part of the numerics */
+    PD_CPU_STRETCH = 4,     /* blocks unpacked at a time */
+    PD_CPU_ROUND_ALONE = 2, /* up to so many tokens, rounding x twice is cheaper than a barrier */
+    PD_CPU_CHUNK = 128,     /* tokens whose sums stay in L1, and their x in L2 */
+    PD_CPU_SPLIT = 128,     /* keys whose softmax is computed at once: part of the numerics */
+    PD_CPU_RUN = 512,       /* values whose exponentials are summed at once: part of the numerics */
 };
+
+/* Memory for rounded x, in floats; and its parts. */
+static inline size_t pd_cpu_rounded_floats(int tokens, int cols)
+{
+    return (size_t)tokens * (((size_t)cols + BLOCK - 1) / BLOCK) *
+           (sizeof(struct pd_cpu_line) + sizeof(struct pd_cpu_scale)) / sizeof(float);
+}
+
+static inline struct pd_cpu_rounded pd_cpu_rounded_in(float *memory, int tokens, int cols)
+{
+    struct pd_cpu_line *lines = (void *)memory;
+    size_t count = (size_t)tokens * (((size_t)cols + BLOCK - 1) / BLOCK);
+
+    return (struct pd_cpu_rounded){lines, (void *)(lines + count), (size_t)tokens};
+}
 
 static inline size_t pd_cpu_product_scratch(int tokens)
 {

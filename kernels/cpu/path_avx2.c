@@ -3,7 +3,6 @@
 #include "kernels/cpu/rowwise.h"
 
 const struct pd_cpu_path pd_cpu_path_avx2 = {
-    .name = "avx2",
     .numerics = "fma",
     .direct_rows = DIRECT_ROWS,
     .tile_rows = ROWS,

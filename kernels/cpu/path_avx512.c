@@ -3,7 +3,6 @@
 #include "kernels/cpu/rowwise.h"
 
 const struct pd_cpu_path pd_cpu_path_avx512 = {
-    .name = "avx512",
     .numerics = "fma",
     .direct_rows = DIRECT_ROWS,
     .tile_rows = ROWS,

@@ -3,7 +3,6 @@
 #include "kernels/cpu/rowwise.h"
 
 const struct pd_cpu_path pd_cpu_path_baseline = {
-    .name = "baseline",
     .numerics = "plain",
     .direct_rows = DIRECT_ROWS,
     .tile_rows = ROWS,

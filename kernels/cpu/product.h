@@ -84,10 +84,12 @@ INLINE lanes with_bias(lanes value, const float *bias, int at, int count)
                                      : value;
 }
 
-static void put_rows(const struct pd_cpu_product *product, const float *acc, int first, int count)
+/* Sums of `tokens` tokens from `token` on. */
+static void put_rows(const struct pd_cpu_product *product, const float *acc, int token, int tokens,
+                     int first, int count)
 {
-    for (int t = 0; t < product->tokens; t++) {
-        float *out = product->out + (size_t)t * (size_t)product->outputs + first;
+    for (int t = 0; t < tokens; t++) {
+        float *out = product->out + (size_t)(token + t) * (size_t)product->outputs + first;
 
         for (int h = 0; h < 2; h++) {
             lanes value = lanes_load(acc + t * PANEL + h * LANES);
@@ -98,10 +100,11 @@ static void put_rows(const struct pd_cpu_product *product, const float *acc, int
     }
 }
 
-static void put_swiglu(const struct pd_cpu_product *product, const float *acc, int first, int count)
+static void put_swiglu(const struct pd_cpu_product *product, const float *acc, int token,
+                       int tokens, int first, int count)
 {
-    for (int t = 0; t < product->tokens; t++) {
-        float *out = product->out + (size_t)t * (size_t)product->outputs + first;
+    for (int t = 0; t < tokens; t++) {
+        float *out = product->out + (size_t)(token + t) * (size_t)product->outputs + first;
         lanes gate = lanes_load(acc + t * PANEL), up = lanes_load(acc + t * PANEL + LANES);
 
         gate = with_bias(gate, product->bias, first, count);
@@ -150,31 +153,90 @@ static void multiply_many(const struct pd_cpu_product *product,
     }
 }
 
-static void multiply_panels(const struct pd_cpu_product *product, int first, int end,
-                            float *scratch)
+static void put(const struct pd_cpu_product *product, const struct pd_cpu_segment *segment,
+                const float *acc, int token, int tokens, int row)
+{
+    int first = segment->first_output + row, count = segment->rows - row;
+
+    if (product->epilogue == PD_EPILOGUE_SWIGLU)
+        put_swiglu(product, acc, token, tokens, first, count);
+    else
+        put_rows(product, acc, token, tokens, first, count);
+}
+
+/* The segment of panel p, searched from `segment` on; *row is its first row there, *panel its memory. */
+INLINE const struct pd_cpu_segment *find_panel(const struct pd_cpu_product *product,
+                                               const struct pd_cpu_segment *segment, int p,
+                                               int *row, const uint8_t **panel)
+{
+    while (p >= segment->first_panel + segment->panels)
+        segment++;
+    p -= segment->first_panel;
+    *row = p * (product->epilogue == PD_EPILOGUE_SWIGLU ? LANES : PANEL);
+    *panel = segment->data + (size_t)p * segment->panel_bytes;
+    return segment;
+}
+
+INLINE bool takes_rounded(const struct pd_cpu_product *product,
+                          const struct pd_cpu_segment *segment)
+{
+    return product->rounded.lines != NULL && pd_form_quantized(segment->form);
+}
+
+/* A chunk of tokens goes through all panels, then the next: x stays in L2, of which it fills more than the
+ * panels do. */
+static void multiply_rounded(const struct pd_cpu_product *product, int first, int end, float *acc)
+{
+    int blocks = (product->weight->weight.cols + BLOCK - 1) / BLOCK;
+
+    for (int t = 0; t < product->tokens; t += PD_CPU_CHUNK) {
+        int n = product->tokens - t < PD_CPU_CHUNK ? product->tokens - t : PD_CPU_CHUNK;
+        const struct pd_cpu_segment *segment = product->weight->segments;
+
+        for (int p = first; p < end; p++) {
+            const uint8_t *panel;
+            int row;
+
+            segment = find_panel(product, segment, p, &row, &panel);
+            if (!takes_rounded(product, segment))
+                continue;
+            memset(acc, 0, (size_t)n * PANEL * sizeof(*acc));
+            product->integer->multiply(segment->form, panel, blocks, &product->rounded, t, n, acc);
+            put(product, segment, acc, t, n, row);
+        }
+    }
+}
+
+static void multiply_floats(const struct pd_cpu_product *product, int first, int end,
+                            uint8_t *unpacked, float *acc)
 {
     const struct pd_cpu_segment *segment = product->weight->segments;
-    float *acc = scratch + PD_CPU_STRETCH * (8 * PANEL + PANEL * BLOCK);
-    int swiglu = product->epilogue == PD_EPILOGUE_SWIGLU, rows = swiglu ? LANES : PANEL;
 
     for (int p = first; p < end; p++) {
         const uint8_t *panel;
         int row;
 
-        while (p >= segment->first_panel + segment->panels)
-            segment++;
-        row = (p - segment->first_panel) * rows;
-        panel = segment->data + (size_t)(p - segment->first_panel) * segment->panel_bytes;
+        segment = find_panel(product, segment, p, &row, &panel);
+        if (takes_rounded(product, segment))
+            continue;
         memset(acc, 0, (size_t)product->tokens * PANEL * sizeof(*acc));
         if (product->tokens <= DIRECT_ROWS)
             multiply_few(product, segment, panel, acc);
         else
-            multiply_many(product, segment, panel, (uint8_t *)scratch, acc);
-        if (swiglu)
-            put_swiglu(product, acc, row, segment->rows - row);
-        else
-            put_rows(product, acc, segment->first_output + row, segment->rows - row);
+            multiply_many(product, segment, panel, unpacked, acc);
+        put(product, segment, acc, 0, product->tokens, row);
     }
+}
+
+static void multiply_panels(const struct pd_cpu_product *product, int first, int end,
+                            float *scratch)
+{
+    float *acc = scratch + PD_CPU_STRETCH * (8 * PANEL + PANEL * BLOCK);
+
+    if (product->rounded.lines == NULL || product->weight->plain)
+        multiply_floats(product, first, end, (uint8_t *)scratch, acc);
+    if (product->rounded.lines != NULL)
+        multiply_rounded(product, first, end, acc);
 }
 
 #endif

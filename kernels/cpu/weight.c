@@ -45,6 +45,23 @@ static void put_nibbles(uint8_t *words, int lane, const int8_t *q, int zero)
     }
 }
 
+/* Any int8, plus 128. The word that has column k, and its byte. */
+static uint8_t *byte_at(uint8_t *words, int lane, int column)
+{
+    return words + 4 * ((column / 8 * 2 + column % 2) * PANEL + lane) + column % 8 / 2;
+}
+
+static void put_bytes(uint8_t *words, int lane, const int8_t *q)
+{
+    for (int k = 0; k < BLOCK; k++)
+        *byte_at(words, lane, k) = (uint8_t)(q[k] + 128);
+}
+
+static int get_byte(const uint8_t *words, int lane, int column)
+{
+    return *byte_at((uint8_t *)words, lane, column) - 128;
+}
+
 static int get_nibble(const uint8_t *words, int lane, int column)
 {
     uint32_t word;
@@ -73,14 +90,12 @@ static void put_quantized(enum pd_form form, uint8_t *block, int lane, enum pd_d
         break;
     case PD_FORM_I8:
         put_u16(block, lane, pd_f16_of_float(in->d[0]));
-        for (int k = 0; k < BLOCK; k++)
-            block[2 * PANEL + k * PANEL + lane] = (uint8_t)in->q[k];
+        put_bytes(block + 2 * PANEL, lane, in->q);
         break;
     default:
         put_f32(block, lane, in->d[0]);
         put_f32(block, PANEL + lane, in->d[1]);
-        for (int k = 0; k < BLOCK; k++)
-            block[8 * PANEL + k * PANEL + lane] = (uint8_t)in->q[k];
+        put_bytes(block + 8 * PANEL, lane, in->q);
     }
 }
 
@@ -103,11 +118,9 @@ static float get_value(enum pd_form form, const uint8_t *block, int lane, int k)
         return (float)get_nibble(block + 8 * PANEL, lane, k) * get_f32(block, lane) +
                get_f32(block + 4 * PANEL, lane);
     case PD_FORM_I8:
-        return (float)(int8_t)block[2 * PANEL + k * PANEL + lane] *
-               pd_float_of_f16(get_u16(block, lane));
+        return (float)get_byte(block + 2 * PANEL, lane, k) * pd_float_of_f16(get_u16(block, lane));
     case PD_FORM_I8F:
-        return (float)(int8_t)block[8 * PANEL + k * PANEL + lane] *
-               get_f32(block, k / 16 * PANEL + lane);
+        return (float)get_byte(block + 8 * PANEL, lane, k) * get_f32(block, k / 16 * PANEL + lane);
     case PD_FORM_F16:
         return pd_float_of_f16(get_u16(block, k * PANEL + lane));
     case PD_FORM_BF16:
@@ -229,6 +242,8 @@ static bool add_segment(struct pd_cpu_weight *own, int cols, enum pd_form form, 
     own->count++;
     own->panels += segment->panels;
     own->minimums = own->minimums || minimums;
+    own->quantized = own->quantized || pd_form_quantized(form);
+    own->plain = own->plain || !pd_form_quantized(form);
     return true;
 }
 
@@ -272,8 +287,10 @@ static bool fill_gate_up(struct pd_cpu_weight *own, int cols,
 {
     enum pd_form form = choose_form(&sources[0], cols);
 
-    if (form != choose_form(&sources[1], cols))
+    if (sources[0].type != sources[1].type)
         return fill_mixed(own, cols, sources);
+    if (form != choose_form(&sources[1], cols))
+        form = PD_FORM_N4F; /* of two Q4_0, one does not fit the narrow form */
     if (!add_segment(own, cols, form, sources[0].rows, TILE,
                      form == PD_FORM_N4 || form == PD_FORM_N4F))
         return false;

@@ -14,10 +14,14 @@
  *     form   scales               columns                                  of
  *     N4     f16 d[32], m[32]     word[4][32]: eight columns' nibbles      Q4_0 (m = -8 d), Q4_1
  *     N4F    f32 d[32], m[32]     same                                     Q4_K
- *     I8     f16 d[32]            int8[32 columns][32 rows]                Q5_0, Q8_0
+ *     I8     f16 d[32]            word[8][32]: four columns' bytes         Q5_0, Q8_0
  *     I8F    f32 d[2][32]         same; d[1] from column 16 on             Q6_K
  *     F16, BF16, F32              [32 columns][32 rows]                    themselves
  *     VECTOR                      f32 [count], not in panels               one row or one column
+ *
+ * A word of nibbles has columns 8 g .. 8 g + 7, the first in its lowest bits. So its even columns are four
+ * bytes when the odd ones are masked away: what an integer dot product takes. Words of bytes follow that
+ * order: 2 g has the even columns of these eight, 2 g + 1 the odd ones, each plus 128.
  */
 #ifndef PD_CPU_WEIGHT_H
 #define PD_CPU_WEIGHT_H
@@ -37,6 +41,11 @@ enum pd_form {
     PD_FORM_F32,
     PD_FORM_COUNT
 };
+
+static inline bool pd_form_quantized(enum pd_form form)
+{
+    return form < PD_FORM_F16;
+}
 
 /* Bytes of one block of a panel. */
 static inline size_t pd_form_bytes(enum pd_form form)
@@ -75,7 +84,8 @@ struct pd_cpu_weight {
     struct pd_weight_arena *arena;
     float *vector; /* VECTOR; else NULL */
     int panels, count;
-    bool minimums; /* whether a product needs the sums of x over blocks */
+    bool minimums;         /* whether a product in f32 needs the sums of x over blocks */
+    bool plain, quantized; /* whether it has segments of such forms */
     struct pd_cpu_segment segments[];
 };
 

@@ -1,6 +1,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "kernels/dtype.h"
 #include "kernels/reference/reference.h"
 
 static pd_host_operator *const operators[PD_OP_COUNT] = {
@@ -41,6 +42,20 @@ static void reference_describe(const struct pd_device *device, struct pd_device_
     pd_host_memory(info);
 }
 
+static void release(struct pd_reference_weight *own)
+{
+    pd_host_free(own->values, own->bytes);
+    free(own->rounds);
+    free(own);
+}
+
+static bool takes_int8(const struct pd_weight_source *sources, int count,
+                       enum pd_weight_layout layout, int index)
+{
+    return pd_dtype_quantized(sources[index].type) &&
+           (layout != PD_WEIGHT_GATE_UP || count < 2 || sources[0].type == sources[1].type);
+}
+
 static int reference_weight_create(struct pd_device *device, enum pd_weight_layout layout, int cols,
                                    const struct pd_weight_source *sources, int count,
                                    bool embedding, struct pd_weight **weight)
@@ -49,24 +64,28 @@ static int reference_weight_create(struct pd_device *device, enum pd_weight_layo
     float *out;
     size_t rows = 0;
 
-    (void)layout;
     (void)embedding;
     for (int i = 0; i < count; i++)
         rows += (size_t)sources[i].rows;
     if (own != NULL) {
         own->bytes = rows * (size_t)cols * sizeof(float);
         own->values = pd_host_allocate(own->bytes);
+        own->rounds = calloc(rows, sizeof(*own->rounds));
     }
-    if (own == NULL || own->values == NULL) {
-        free(own);
+    if (own == NULL || own->values == NULL || own->rounds == NULL) {
+        if (own != NULL)
+            release(own);
         return pd_device_fail(device, PD_KERNEL_NO_MEMORY, "no memory for a weight of %zu x %d",
                               rows, cols);
     }
     out = own->values;
+    rows = 0;
     for (int i = 0; i < count; i++) {
         size_t values = (size_t)sources[i].rows * (size_t)cols;
         pd_dequantize(sources[i].type, sources[i].data, out, values);
         out += values;
+        for (int r = 0; r < sources[i].rows; r++)
+            own->rounds[rows++] = takes_int8(sources, count, layout, i);
     }
     *weight = &own->weight;
     return PD_KERNEL_OK;
@@ -74,10 +93,7 @@ static int reference_weight_create(struct pd_device *device, enum pd_weight_layo
 
 static void reference_weight_release(struct pd_weight *weight)
 {
-    struct pd_reference_weight *own = (struct pd_reference_weight *)weight;
-
-    pd_host_free(own->values, own->bytes);
-    free(own);
+    release((struct pd_reference_weight *)weight);
 }
 
 static int reference_graph_prepare(struct pd_graph *graph)

@@ -11,6 +11,7 @@ struct pd_reference_weight {
     struct pd_weight weight;
     size_t bytes;
     float *values; /* [rows][cols]; gate rows first, then up rows */
+    bool *rounds;  /* [rows] whether its product takes int8 where the device does */
 };
 
 static inline const float *pd_reference_row(const struct pd_weight *weight, int row)

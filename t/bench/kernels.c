@@ -1,7 +1,7 @@
 /* What the cpu kernels reach: the whole step of a model shaped like SmolLM2-135M-Instruct Q4_1, with random
  * weights, through kernels.h alone, beside what the machine can do at most in the same minute.
  *
- *     build/t/bench/kernels [threads [isa]]
+ *     build/t/bench/kernels [threads [isa [int12|f32]]]
  *
  * Prints a table to stderr and one line of JSON to stdout. Figures vary with the machine's mood: look
  * at ratios, and at the barrier's nanoseconds, before comparing two runs. */
@@ -161,11 +161,13 @@ static void record(struct model *model, const struct pd_attention_shape *shape)
     model->graph = graph;
 }
 
-static void open_model(struct model *model, int threads, const char *isa, enum pd_dtype kv)
+static void open_model(struct model *model, int threads, const char *isa,
+                       enum pd_precision precision, enum pd_dtype kv)
 {
     struct pd_device_options options = {.kind = "cpu",
                                         .threads = threads,
                                         .isa = isa,
+                                        .precision = precision,
                                         .max_tokens = MAX_TOKENS,
                                         .max_seqs = MAX_SEQS,
                                         .max_model_len = MAX_LEN,
@@ -350,7 +352,9 @@ int main(int count, char **arguments)
     double bandwidth, barrier;
     struct model model;
 
-    open_model(&model, threads, count > 2 ? arguments[2] : "auto", PD_F16);
+    open_model(&model, threads, count > 2 ? arguments[2] : "auto",
+               count > 3 && strcmp(arguments[3], "f32") == 0 ? PD_PRECISION_F32 : PD_PRECISION_INT12,
+               PD_F16);
     pd_device_describe(model.device, &info);
     barrier = measure_limits(threads, &bandwidth);
     fprintf(stderr, "%s; barrier %.0f ns, memory read %.1f GB/s\n", info.name, barrier, bandwidth);

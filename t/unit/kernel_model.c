@@ -98,6 +98,7 @@ void pd_small_open(struct pd_small_model *model, const struct pd_small_shape *gi
 
     model->shape = *given;
     options.block_size = given->block_size;
+    options.precision = given->precision;
     pd_rig_open(&model->rig, &options);
     model->pool = (struct pd_kv_pool){.layers = PD_MODEL_LAYERS,
                                       .kv_heads = given->kv_heads,

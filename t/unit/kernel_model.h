@@ -14,6 +14,7 @@ struct pd_small_shape {
     enum pd_rope_style style;
     enum pd_dtype kv_type, weight_type;
     bool qk_norm;
+    enum pd_precision precision;
 };
 
 struct pd_small_model {

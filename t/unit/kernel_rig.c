@@ -41,11 +41,11 @@ void pd_rig_close(struct pd_rig *rig)
 
 const char *const *pd_rig_paths(void)
 {
-    static const char *const all[] = {"cuda", "baseline", "avx2", "avx512"};
-    static const char *found[5];
+    static const char *const all[] = {"cuda", "baseline", "avx2", "avx512", "vnni", "amx"};
+    static const char *found[7];
     int count = 0;
 
-    for (int i = 0; i < 4 && (count == 0 || strcmp(found[0], "cuda") != 0); i++) {
+    for (int i = 0; i < 6 && (count == 0 || strcmp(found[0], "cuda") != 0); i++) {
         struct pd_device_options options = pd_rig_options(pd_rig_kind(all[i]), all[i], 1);
         struct pd_device *device;
         char error[256];

@@ -8,12 +8,14 @@
 
 #include "t/unit/model_run.h"
 
-static void open_device(struct model_run *run, const char *kind, int threads)
+static void open_device(struct model_run *run, const char *kind, enum pd_precision precision,
+                        int threads)
 {
     const struct pd_device_options options = {
         .kind = kind,
         .threads = threads,
         .isa = "auto",
+        .precision = precision,
         .max_tokens = MODEL_RUN_TOKENS,
         .max_seqs = MODEL_RUN_SAMPLES,
         .max_model_len = run->max_model_len,
@@ -41,8 +43,8 @@ static void make_pool(struct model_run *run)
                      PD_KERNEL_OK);
 }
 
-void model_run_open(struct model_run *run, const char *path, const char *kind, int threads,
-                    int max_model_len)
+void model_run_open(struct model_run *run, const char *path, const char *kind,
+                    enum pd_precision precision, int threads, int max_model_len)
 {
     struct pd_model_options options = {
         .max_tokens = MODEL_RUN_TOKENS,
@@ -59,7 +61,7 @@ void model_run_open(struct model_run *run, const char *path, const char *kind, i
     run->config = pd_model_files_config(run->files);
     run->max_model_len = max_model_len ? max_model_len : run->config->context;
     options.max_model_len = run->max_model_len;
-    open_device(run, kind, threads);
+    open_device(run, kind, precision, threads);
     make_pool(run);
     if (pd_model_load(run->files, run->device, &options, &run->model, &error) != PD_OK)
         fail_msg("%s", error.text);

@@ -42,15 +42,17 @@ static void play(struct pd_small_model *model, float *out)
 }
 
 static const struct pd_small_shape shapes[] = {
-    /* heads, kv_heads, head_dim, rope_dim, window, block, style, kv, weights, qk_norm */
-    {9, 3, 64, 64, 0, 16, PD_ROPE_INTERLEAVED, PD_F32, PD_Q4_1, false},
-    {2, 2, 32, 32, 0, 8, PD_ROPE_HALF, PD_F16, PD_Q8_0, false},
-    {8, 1, 16, 16, 0, 32, PD_ROPE_HALF, PD_BF16, PD_Q4_0, true},
-    {4, 2, 20, 12, 0, 24, PD_ROPE_INTERLEAVED, PD_F32, PD_Q5_0, false},
-    {6, 3, 80, 80, 50, 16, PD_ROPE_HALF, PD_F16, PD_F16, true},
-    {5, 1, 128, 64, 200, 11, PD_ROPE_HALF, PD_F32, PD_BF16, false},
-    {4, 1, 6, 6, 5, 13, PD_ROPE_INTERLEAVED, PD_BF16, PD_F32, false},
-    {14, 2, 64, 64, 128, 16, PD_ROPE_HALF, PD_F32, PD_Q8_0, true},
+    /* heads, kv_heads, head_dim, rope_dim, window, block, style, kv, weights, qk_norm, precision */
+    {9, 3, 64, 64, 0, 16, PD_ROPE_INTERLEAVED, PD_F32, PD_Q4_1, false, PD_PRECISION_F32},
+    {2, 2, 32, 32, 0, 8, PD_ROPE_HALF, PD_F16, PD_Q8_0, false, PD_PRECISION_F32},
+    {8, 1, 16, 16, 0, 32, PD_ROPE_HALF, PD_BF16, PD_Q4_0, true, PD_PRECISION_F32},
+    {4, 2, 20, 12, 0, 24, PD_ROPE_INTERLEAVED, PD_F32, PD_Q5_0, false, PD_PRECISION_F32},
+    {6, 3, 80, 80, 50, 16, PD_ROPE_HALF, PD_F16, PD_F16, true, PD_PRECISION_F32},
+    {5, 1, 128, 64, 200, 11, PD_ROPE_HALF, PD_F32, PD_BF16, false, PD_PRECISION_F32},
+    {4, 1, 6, 6, 5, 13, PD_ROPE_INTERLEAVED, PD_BF16, PD_F32, false, PD_PRECISION_F32},
+    {14, 2, 64, 64, 128, 16, PD_ROPE_HALF, PD_F32, PD_Q8_0, true, PD_PRECISION_F32},
+    {6, 2, 48, 48, 0, 16, PD_ROPE_HALF, PD_F32, PD_Q4_1, false, PD_PRECISION_INT12},
+    {4, 4, 32, 32, 0, 16, PD_ROPE_HALF, PD_F32, PD_Q8_0, true, PD_PRECISION_INT12},
 };
 
 enum { SHAPES = (int)(sizeof(shapes) / sizeof(shapes[0])) };
@@ -65,6 +67,8 @@ static void test_every_path_against_the_reference(void **state)
                                                        : 1e-3;
         struct pd_small_model model;
 
+        if (shapes[i].precision == PD_PRECISION_INT12) /* what differs by an ulp may round apart */
+            allowed = 1e-3;
         pd_small_open(&model, &shapes[i], "reference", NULL, 2);
         play(&model, expected);
         pd_small_close(&model);
@@ -85,19 +89,18 @@ static void test_every_path_against_the_reference(void **state)
 }
 
 /* Two paths that name the same numerics compute the same bits. */
-static void test_equal_numerics_are_equal(void **state)
+static void check_equal_numerics(const struct pd_small_shape *shape)
 {
-    float *first[4] = {NULL};
-    char names[4][96];
+    float *first[8] = {NULL};
+    char names[8][96];
     int count = 0;
 
-    (void)state;
     for (const char *const *path = pd_rig_paths(); *path != NULL; path++) {
         struct pd_small_model model;
         struct pd_device_info info;
         float *out = results();
 
-        pd_small_open(&model, &shapes[0], "cpu", *path, 1);
+        pd_small_open(&model, shape, "cpu", *path, 1);
         pd_device_describe(model.rig.device, &info);
         play(&model, out);
         pd_small_close(&model);
@@ -110,6 +113,14 @@ static void test_equal_numerics_are_equal(void **state)
     }
     for (int i = 0; i < count; i++)
         free(first[i]);
+}
+
+static void test_equal_numerics_are_equal(void **state)
+{
+    (void)state;
+    check_equal_numerics(&shapes[0]);
+    check_equal_numerics(&shapes[SHAPES - 2]);
+    check_equal_numerics(&shapes[SHAPES - 1]);
 }
 
 /* Feeds sequence 0's first `length` tokens in chunks of `chunk`, with `others` sequences decoding

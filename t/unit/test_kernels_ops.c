@@ -100,24 +100,36 @@ static float *job_run(const struct pd_device_options *options, const struct job 
 }
 
 /* The largest error of all paths and thread counts against the reference. */
-static void check_job(const struct job *job)
+static void check_precision(const struct job *job, enum pd_precision precision)
 {
     struct pd_device_options reference = pd_rig_options("reference", NULL, 2);
     int outputs;
-    float *expected = job_run(&reference, job, &outputs);
+    float *expected;
 
+    reference.precision = precision;
+    expected = job_run(&reference, job, &outputs);
     for (const char *const *path = pd_rig_paths(); *path != NULL; path++) {
         struct pd_device_options options = pd_rig_options("cpu", *path, 1 + job->tokens % 3);
-        float *result = job_run(&options, job, &outputs);
-        double error = pd_rig_error(result, expected, (size_t)(job->tokens * outputs));
+        float *result;
+        double error;
 
+        options.precision = precision;
+        result = job_run(&options, job, &outputs);
+        error = pd_rig_error(result, expected, (size_t)(job->tokens * outputs));
         if (!(error < 1e-6))
-            fail_msg("%s: %s x%d of %d columns, %d tokens: error %g", *path,
+            fail_msg("%s%s: %s x%d of %d columns, %d tokens: error %g", *path,
+                     precision == PD_PRECISION_INT12 ? ", int12" : "",
                      pd_dtype_name(job->source[0].type), job_rows(job), job->cols, job->tokens,
                      error);
         free(result);
     }
     free(expected);
+}
+
+static void check_job(const struct job *job)
+{
+    check_precision(job, PD_PRECISION_F32);
+    check_precision(job, PD_PRECISION_INT12);
 }
 
 static const enum pd_dtype types[] = {PD_F32,  PD_F16,  PD_BF16, PD_Q4_0, PD_Q4_1,

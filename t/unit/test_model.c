@@ -142,7 +142,7 @@ static float *logits_of(const char *kind, int threads, int chunk)
 
     assert_non_null(logits);
     fill_ids(ids);
-    model_run_open(&run, path, kind, threads, 0);
+    model_run_open(&run, path, kind, PD_PRECISION_F32, threads, 0);
     for (int from = 0; from < LENGTH; from += chunk) {
         int count = LENGTH - from < chunk ? LENGTH - from : chunk;
         int wanted[MODEL_RUN_SAMPLES];
@@ -213,7 +213,7 @@ static void test_progress_and_logits_are_optional(void **state)
 
     (void)state;
     write_tiny(1, NULL, 0);
-    model_run_open(&run, path, "reference", 1, 0);
+    model_run_open(&run, path, "reference", PD_PRECISION_F32, 1, 0);
     options = options_for(&run, &pool);
     options.progress = tell;
     options.context = &telling;
@@ -237,7 +237,7 @@ static void test_options_must_fit_the_model(void **state)
 
     (void)state;
     write_tiny(1, NULL, 0);
-    model_run_open(&run, path, "reference", 1, 0);
+    model_run_open(&run, path, "reference", PD_PRECISION_F32, 1, 0);
     options = options_for(&run, &pool);
     options.max_model_len = TINY_CONTEXT + 1;
     assert_int_equal(pd_model_load(run.files, run.device, &options, &model, &error), PD_INVALID);
@@ -265,7 +265,7 @@ static struct pd_fingerprint fingerprint_of(uint64_t seed, const char *template,
     struct model_run run;
 
     write_tiny(seed, template, 0);
-    model_run_open(&run, path, "reference", threads, 0);
+    model_run_open(&run, path, "reference", PD_PRECISION_F32, threads, 0);
     fingerprint = *pd_model_fingerprint(run.model);
     model_run_close(&run);
     return fingerprint;

@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "kernels/kernels.h"
 #include "worker/options.h"
 
 static struct pd_options options;
@@ -63,7 +64,7 @@ static void test_both_ways_to_write_a_value(void **state)
         parse("--role=decode --model=/m/x --port 0 --kv-cache-memory=1.5GiB "
               "--no-enable-prefix-caching --served-model-name chat --max-model-len 2048 "
               "--dispatcher-address 10.0.0.1:9100 --dispatcher-address=[fd00::1]:9100 "
-              "--log-level debug --check --isa avx2"),
+              "--log-level debug --check --isa avx2 --matmul-precision f32"),
         PD_OK);
     assert_int_equal(options.role, PD_OPTION_DECODE);
     assert_int_equal(options.port, 0);
@@ -76,6 +77,7 @@ static void test_both_ways_to_write_a_value(void **state)
     assert_int_equal(options.log_level, PD_LOG_DEBUG);
     assert_true(options.check);
     assert_string_equal(options.isa, "avx2");
+    assert_int_equal(options.matmul_precision, PD_PRECISION_F32);
 }
 
 static void test_help_and_version_need_nothing_else(void **state)
@@ -154,7 +156,7 @@ static void test_help(void **state)
     static const char *const some[] = {
         "--role",  "--model",        "--kv-cache-memory", "--[no-]enable-prefix-caching",
         "--check", "--port-file",    "--drain-timeout",   "--tls-ca",
-        "[1GiB,", "--role prefill", "pd_cluster"};
+        "[1GiB,",  "--role prefill", "pd_cluster"};
 
     (void)state;
     pd_options_help(out);

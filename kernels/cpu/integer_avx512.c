@@ -1,0 +1,4 @@
+#include "kernels/cpu/integer.h"
+
+const struct pd_cpu_integer pd_cpu_integer_avx512 = {.round = round_row,
+                                                     .multiply = multiply_panel};
