@@ -47,7 +47,7 @@ def stream(path, body, url=None, stop=None):
 def report(name, figures):
     """The last stdout line of a benchmark. A figure is (name, unit, value, peer, peer_value, better, goal)."""
     print(json.dumps({"bench": name, "figures": [
-        {"name": n, "unit": unit, "value": round(value, 3), "peer": peer,
+        {"name": n, "unit": unit, "value": float(f"{value:.6g}"), "peer": peer,
          "peer_value": None if peer_value is None else round(peer_value, 3),
          "ratio": None if not peer_value else round(value / peer_value, 3), "better": better, "goal": goal}
         for n, unit, value, peer, peer_value, better, goal in figures]}))

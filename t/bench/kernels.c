@@ -2,9 +2,13 @@
  * weights, through kernels.h alone, beside what the machine can do at most in the same minute.
  *
  *     build/t/bench/kernels [threads [isa [int12|f32]]]
+ *     build/t/bench/kernels threads limits                 only what the machine can do
  *
  * Prints a table to stderr and one line of JSON to stdout. Figures vary with the machine's mood: look
  * at ratios, and at the barrier's nanoseconds, before comparing two runs. */
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -326,6 +330,88 @@ static double measure_limits(int threads, double *bandwidth)
     return barrier;
 }
 
+/* Multiply-adds of f32 in registers, as wide as the machine has them; operations of one run. */
+enum { CHAINS = 12, ROUNDS = 200000 };
+
+#if defined(__x86_64__)
+__attribute__((target("avx512f"))) static float multiply_wide(void)
+{
+    __m512 sum[CHAINS], factor = _mm512_set1_ps(0.5f);
+    float out[16];
+
+    for (int i = 0; i < CHAINS; i++)
+        sum[i] = _mm512_set1_ps((float)i);
+    for (int round = 0; round < ROUNDS; round++) {
+#pragma GCC unroll 12
+        for (int i = 0; i < CHAINS; i++)
+            sum[i] = _mm512_fmadd_ps(sum[i], factor, factor);
+    }
+    for (int i = 1; i < CHAINS; i++)
+        sum[0] = _mm512_add_ps(sum[0], sum[i]);
+    _mm512_storeu_ps(out, sum[0]);
+    return out[0];
+}
+
+__attribute__((target("avx2,fma"))) static float multiply_narrow(void)
+{
+    __m256 sum[CHAINS], factor = _mm256_set1_ps(0.5f);
+    float out[8];
+
+    for (int i = 0; i < CHAINS; i++)
+        sum[i] = _mm256_set1_ps((float)i);
+    for (int round = 0; round < ROUNDS; round++) {
+#pragma GCC unroll 12
+        for (int i = 0; i < CHAINS; i++)
+            sum[i] = _mm256_fmadd_ps(sum[i], factor, factor);
+    }
+    for (int i = 1; i < CHAINS; i++)
+        sum[0] = _mm256_add_ps(sum[0], sum[i]);
+    _mm256_storeu_ps(out, sum[0]);
+    return out[0];
+}
+#endif
+
+static void multiply_job(void *context, int thread)
+{
+    struct limits *limits = context;
+    float result = 0;
+
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f"))
+        result = multiply_wide();
+    else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        result = multiply_narrow();
+#endif
+    limits->sink[thread % 64] = (uint64_t)result;
+}
+
+/* GFLOP/s of all threads; 0 where there is no fused multiply-add. */
+static double measure_multiplying(int threads)
+{
+    struct limits limits = {.team = pd_team_create(threads)};
+    double seconds, lanes = 0;
+
+    if (limits.team == NULL)
+        exit(1);
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        lanes = __builtin_cpu_supports("avx512f") ? 16 : 8;
+#endif
+    seconds = best_of(&limits, multiply_job);
+    pd_team_destroy(limits.team);
+    return 2e-9 * lanes * CHAINS * ROUNDS * threads / seconds;
+}
+
+/* The floors alone, as JSON. */
+static int print_limits(int threads)
+{
+    double bandwidth, barrier = measure_limits(threads, &bandwidth);
+
+    printf("{\"read_gb_s\": %.2f, \"barrier_ns\": %.0f, \"fma_gflop_s\": %.1f}\n", bandwidth,
+           barrier, measure_multiplying(threads));
+    return 0;
+}
+
 /* ---- the table ------------------------------------------------------------------------------- */
 
 int main(int count, char **arguments)
@@ -352,8 +438,11 @@ int main(int count, char **arguments)
     double bandwidth, barrier;
     struct model model;
 
+    if (count > 2 && strcmp(arguments[2], "limits") == 0)
+        return print_limits(threads);
     open_model(&model, threads, count > 2 ? arguments[2] : "auto",
-               count > 3 && strcmp(arguments[3], "f32") == 0 ? PD_PRECISION_F32 : PD_PRECISION_INT12,
+               count > 3 && strcmp(arguments[3], "f32") == 0 ? PD_PRECISION_F32
+                                                             : PD_PRECISION_INT12,
                PD_F16);
     pd_device_describe(model.device, &info);
     barrier = measure_limits(threads, &bandwidth);

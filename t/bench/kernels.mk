@@ -2,6 +2,14 @@
 $(BUILD)/t/bench/kernels: $(BUILD)/t/bench/kernels.o $(BUILD)/libpdkernels.a
 	$(CC) $(PD_LDFLAGS) -o $@ $^ -lpthread -lm
 
+bench-engine: $(BUILD)/t/bench/kernels
+
 .PHONY: bench-kernels
 bench-kernels: $(BUILD)/t/bench/kernels
 	@$<
+
+# What the kernels' integers cost in accuracy: build/t/bench/divergence MODEL.
+$(BUILD)/t/bench/divergence: $(BUILD)/t/bench/divergence.o $(HELP_LIB) $(ROOM_LIBS)
+	$(CC) $(PD_LDFLAGS) -o $@ $^ -lcmocka $(PD_LIBS)
+
+bench-engine: $(BUILD)/t/bench/divergence
