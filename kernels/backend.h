@@ -1,9 +1,8 @@
 /* What a backend is, and what every backend shares. Inside kernels/ only.
  *
- *     kernels.h  ──▶  device.c   open, describe, objects that a device owns      ┐
- *                     graph.c    operators -> list of pd_op, shapes checked      ├─▶ pd_backend
- *                     step.c     two descriptors, their states, their checks     ┘    (cpu,
- * reference, cuda)
+ *     kernels.h ──▶ device.c   open, describe, objects that a device owns    ┐
+ *                   graph.c    operators -> list of pd_op, shapes checked    ├─▶ pd_backend:
+ *                   step.c     two descriptors, their states, their checks   ┘   cpu, cuda, ...
  *
  * A graph is a list of pd_op with everything resolved: a backend walks it (cpu, reference) or turns
  * it into its own form in graph_prepare (CUDA). By then shapes are consistent, and a step that

@@ -5,8 +5,8 @@
  *   Q4_1   d:f16 m:f16           same                                              q d + m
  *   Q5_0   d:f16 high:u32        same, fifth bits in `high`                        (q-16) d
  *   Q8_0   d:f16                 32 signed bytes                                   q d
- *   Q4_K   d:f16 dmin:f16  8 x (6-bit scale, 6-bit minimum)  128 bytes             q (d s) - (dmin
- * n) Q6_K   128 bytes low, 64 bytes high, 16 signed scales, d:f16                   (q-32) (d s) */
+ *   Q4_K   d:f16 dmin:f16, 8 x (6-bit scale s, 6-bit minimum n), 128 bytes         q ds - dmin n
+ *   Q6_K   128 bytes low, 64 bytes high, 16 signed scales s, d:f16                 (q-32) ds */
 #include <math.h>
 
 #include "kernels/dtype.h"

@@ -8,8 +8,7 @@
  *     pd_op_embed ...                fill step->...                      tokens, tables, sampling
  *     pd_op_matmul ...               pd_graph_launch(graph, step)        returns at once
  *     pd_op_sample                   ... launch n+1 before n is read ...
- *   pd_graph_end                     pd_step_wait(device, n, timeout)    sampled tokens are
- * readable
+ *   pd_graph_end                     pd_step_wait(device, n, timeout)    then read its tokens
  *
  * A device executes launches strictly in order, on its own threads. Everything that changes from
  * step to step lives in the step descriptor; everything else (buffers, shapes, weights) is fixed

@@ -1,11 +1,10 @@
 /* Sampling: a row of logits becomes a token, without sorting the vocabulary.
  *
- *     logits ──bias, penalties, bans──▶ adjusted ──▶ weight[i] = e^((x[i] - greatest) /
- * temperature)
+ *     logits ──bias, penalties, bans──▶ x ──▶ weight[i] = e^((x[i] - greatest) / temperature)
  *
- *     nothing filtered   walk the weights in the order of ids until u * total is passed, whole runs
- * first top-k, top-p       take everything near the greatest, widening until the filter is decided
- * by what was taken; select the prefix there (quickselect by count and by mass)
+ *     nothing filtered   walk the weights by id until u * total is passed, whole runs first
+ *     top-k, top-p       take what is near the greatest, widening until the filter is decided
+ *                        by it; select the prefix there (quickselect by count and by mass)
  *
  * The order of candidates is by logit, ties by id, so the answer does not depend on how it was
  * found. */

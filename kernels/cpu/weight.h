@@ -1,10 +1,9 @@
 /* Weights as the cpu's kernels want them: quantised, repacked once when loaded.
  *
  * Rows go in panels of 32, two tiles of 16, one row per lane; a panel goes along the columns in
- * blocks of
- * 32. Everything that one block needs lies together, so that a product with one token reads memory
- * as a single stream, and a row's sum is one lane's chain of fused multiply-adds in the order of
- * the columns, whatever else is computed beside it.
+ * blocks of 32. Everything that one block needs lies together, so that a product with one token
+ * reads memory as a single stream, and a row's sum is one lane's chain of fused multiply-adds in
+ * the order of the columns, whatever else is computed beside it.
  *
  *     panel p, block b:   [scales of 32 rows][columns 32 b .. 32 b + 31 of 32 rows]
  *
@@ -19,10 +18,11 @@
  *     F16, BF16, F32              [32 columns][32 rows]                    themselves
  *     VECTOR                      f32 [count], not in panels               one row or one column
  *
- * A word of nibbles has columns 8 g .. 8 g + 7, the first in its lowest bits. So its even columns are four
- * bytes when the odd ones are masked away: what an integer dot product takes. Words of bytes follow that
- * order: 2 g has the even columns of these eight, 2 g + 1 the odd ones, each plus 128.
- */
+ * A word of nibbles has columns 8 g .. 8 g + 7, the first in its lowest bits. So its even columns
+ * are four bytes when the odd ones are masked away: what an integer dot product takes. Words of
+ * bytes follow that order: 2 g has the even columns of these eight, 2 g + 1 the odd ones, each plus
+ * 128.
+ * */
 #ifndef PD_CPU_WEIGHT_H
 #define PD_CPU_WEIGHT_H
 

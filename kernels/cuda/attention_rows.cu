@@ -1,16 +1,17 @@
-/* Paged attention, row by row: each token against the cached keys and values of its sequence. Made for decode,
- * where a sequence has one row; right for any.
+/* Paged attention, row by row: each token against the cached keys and values of its sequence. Made
+ * for decode, where a sequence has one row; right for any.
  *
- * One block per (row, KV head), four warps. All query heads that share the KV head are computed together, so K
- * and V are read once. A warp takes every fourth token; its lanes hold PER_LANE
+ * One block per (row, KV head), four warps. All query heads that share the KV head are computed
+ * together, so K and V are read once. A warp takes every fourth token; its lanes hold PER_LANE
  * neighbouring dimensions each of q, of the running sum and of the row at hand:
  *
- *     token      0   1   2   3   4   5 ...          lane l: dimensions [l * PER_LANE, (l+1) * PER_LANE)
- *     warp       0   1   2   3   0   1
+ *     token   0   1   2   3   4   5 ...     lane l: dimensions [l * PER_LANE, (l + 1) * PER_LANE)
+ *     warp    0   1   2   3   0   1
  *
- * Every warp keeps its own maximum, sum of weights and weighted V per head (online softmax); at the end
- * warp 0's order merges them by log-sum-exp through shared memory. The order depends on the context's
- * length alone, never on the batch. The floor is the KV bytes of the context over the bandwidth. */
+ * Every warp keeps its own maximum, sum of weights and weighted V per head (online softmax); at the
+ * end warp 0's order merges them by log-sum-exp through shared memory. The order depends on the
+ * context's length alone, never on the batch. The floor is the KV bytes of the context over the
+ * bandwidth. */
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/simt.cuh"

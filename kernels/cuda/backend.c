@@ -1,17 +1,18 @@
 /* The device kind "cuda".
  *
- *     engine's thread                                     stream
- *     ---------------                                     ------
- *     launch: copy the descriptor, enqueue all operators  ──▶ mirror <- descriptor, kernels, results -> descriptor,
- *             and the results' way back, mark the event       event
+ *     engine's thread                                 stream
+ *     ---------------                                 ------
+ *     launch: copy the descriptor, enqueue all    ──▶ mirror <- descriptor, kernels,
+ *             operators and the results' way back,    descriptor <- results, event
+ *             mark the event
  *     wait:   look at the event
  *
- * The device has one copy of the descriptor, the mirror, at addresses that never change: copies and kernels are
- * in stream order, so step n+1's cannot overtake step n's kernels, although the engine fills n+1 meanwhile in the
- * other pinned descriptor.
+ * The device has one copy of the descriptor, the mirror, at addresses that never change: copies and
+ * kernels are in stream order, so step n+1's cannot overtake step n's kernels, although the engine
+ * fills n+1 meanwhile in the other pinned descriptor.
  *
- * A call of the runtime that fails is sticky: the device is lost, every later call says so, and the process is
- * to end (its supervisor restarts it). */
+ * A call of the runtime that fails is sticky: the device is lost, every later call says so, and the
+ * process is to end (its supervisor restarts it). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +35,7 @@ static int check_alive(struct pd_cuda *cuda)
     return cuda->lost ? PD_KERNEL_LOST : PD_KERNEL_OK;
 }
 
-/* ---- open and close -------------------------------------------------------------------------------- */
+/* ---- open and close -------------------------------------------------------------------------- */
 
 /* Where a pointer into the first descriptor lies in the mirror. */
 static void *mirrored(const struct pd_cuda *cuda, const void *pointer)
@@ -154,7 +155,7 @@ static void cuda_describe(const struct pd_device *device, struct pd_device_info 
     info->memory_free = on.memory_free;
 }
 
-/* ---- buffers --------------------------------------------------------------------------------------- */
+/* ---- buffers --------------------------------------------------------------------------------- */
 
 static int cuda_buffer_allocate(struct pd_buffer *buffer)
 {
@@ -192,7 +193,7 @@ static void cuda_buffer_release(struct pd_buffer *buffer)
         pd_cuda_free(cuda->runtime, buffer->address);
 }
 
-/* ---- steps ----------------------------------------------------------------------------------------- */
+/* ---- steps ----------------------------------------------------------------------------------- */
 
 /* Copies [from, end) of a pinned descriptor to its place in the mirror, or back. */
 static int copy_part(struct pd_cuda *cuda, const struct pd_step *step, const void *from,
@@ -255,7 +256,8 @@ static int64_t milliseconds(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* A step takes milliseconds: looking every 20 us costs little of one core and nothing of the GPU. */
+/* A step takes milliseconds: looking every 20 us costs little of one core and nothing of the
+ * GPU. */
 static int cuda_wait(struct pd_device *device, uint64_t number, int timeout_ms)
 {
     static const struct timespec pause = {0, 20000};

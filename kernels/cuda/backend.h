@@ -47,14 +47,14 @@ static inline struct pd_cuda *pd_cuda_of(struct pd_device *device)
 /* Notes a failing call of the runtime; PD_KERNEL_LOST, and the device is lost. */
 int pd_cuda_fail(struct pd_cuda *cuda, const char *what, int error);
 
-/* ---- weight.c -------------------------------------------------------------------------------------- */
+/* ---- weight.c -------------------------------------------------------------------------------- */
 
 int pd_cuda_weight_create(struct pd_device *device, enum pd_weight_layout layout, int cols,
                           const struct pd_weight_source *sources, int count, bool embedding,
                           struct pd_weight **weight);
 void pd_cuda_weight_release(struct pd_weight *weight);
 
-/* ---- plan.c ---------------------------------------------------------------------------------------- */
+/* ---- plan.c ---------------------------------------------------------------------------------- */
 
 /* Scratch memory for a recorded graph, and a look whether the kernels take its shapes. */
 int pd_cuda_graph_prepare(struct pd_graph *graph);

@@ -1,7 +1,7 @@
-/* The CUDA kernels' launchers, in C: what the backend calls, with device pointers. Each enqueues on `stream`
- * (a cudaStream_t; under t/simt/ the seed of the threads' order), returns at once and gives 0 or the CUDA
- * runtime's error number; a shape that a kernel does not take is -1 before anything is enqueued. The shapes
- * are those of kernels.h's operators. */
+/* The CUDA kernels' launchers, in C: what the backend calls, with device pointers. Each enqueues on
+ * `stream` (a cudaStream_t; under t/simt/ the seed of the threads' order), returns at once and
+ * gives 0 or the CUDA runtime's error number; a shape that a kernel does not take is -1 before
+ * anything is enqueued. The shapes are those of kernels.h's operators. */
 #ifndef PD_CUDA_H
 #define PD_CUDA_H
 
@@ -15,8 +15,8 @@
 extern "C" {
 #endif
 
-/* The device's copy of the step descriptor: the same arrays as struct pd_step, at addresses that never change,
- * with what lives on the device from step to step beside them. */
+/* The device's copy of the step descriptor: the same arrays as struct pd_step, at addresses that
+ * never change, with what lives on the device from step to step beside them. */
 struct pd_cuda_step {
     const int32_t *counts; /* [3] tokens, sequences, samples of the running step */
     const uint64_t *number;
@@ -34,11 +34,11 @@ struct pd_cuda_step {
     int max_blocks, max_model_len, vocabulary;
 };
 
-/* How the device keeps a matrix. Quantised formats have the integers and the scales apart, so that both are
- * read in whole words:
+/* How the device keeps a matrix. Quantised formats have the integers and the scales apart, so that
+ * both are read in whole words:
  *
- *     W4   8 columns in 32 bits, the first in the lowest 4     scale word of 32 columns: d | m << 16
- *     W8   one signed byte a column                            d of columns 0-15 | d of 16-31 << 16
+ *     W4   8 columns in 32 bits, the first lowest       scale word of 32 columns: d | m << 16
+ *     W8   one signed byte a column                     d of columns 0-15 | d of 16-31 << 16
  *
  * d and m are f16; a value is q * d + m. */
 enum pd_cuda_format { PD_CUDA_F32, PD_CUDA_F16, PD_CUDA_BF16, PD_CUDA_W4, PD_CUDA_W8 };
@@ -50,12 +50,13 @@ struct pd_cuda_matrix {
     int rows, cols; /* cols: a multiple of 8, of 32 in quantised formats */
 };
 
-/* ---- rows ------------------------------------------------------------------------------------------ */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
 int pd_cuda_embed(void *stream, const struct pd_cuda_step *step,
                   const struct pd_cuda_matrix *matrix, int rows, float *out);
 
-/* out[t] = x[t] / sqrt(mean(x[t]^2) + eps) * weight, all f32. x, out [rows, cols]; weight [cols]. */
+/* out[t] = x[t] / sqrt(mean(x[t]^2) + eps) * weight, all f32. x, out [rows, cols]; weight
+ * [cols]. */
 int pd_cuda_rmsnorm(void *stream, const float *x, const float *weight, float eps, int rows,
                     int cols, float *out);
 
@@ -72,22 +73,22 @@ int pd_cuda_add_bias(void *stream, const float *bias, int rows, int cols, int st
 /* The progress word: step number << 16 | layers, behind everything that the stream did before. */
 int pd_cuda_publish(void *stream, const struct pd_cuda_step *step, int layers, uint64_t *progress);
 
-/* ---- matrices -------------------------------------------------------------------------------------- */
+/* ---- matrices -------------------------------------------------------------------------------- */
 
 enum { PD_CUDA_SMALL = 8 };
 
-/* out[t][r] = sum_k matrix[r][k] x[t][k] (+ bias[r]) (+ out[t][r] where `accumulate`), f32 sums, for at most
- * PD_CUDA_SMALL tokens. x [tokens, cols]; rows of out lie `stride` values apart. The order of a sum depends on
- * cols alone. */
+/* out[t][r] = sum_k matrix[r][k] x[t][k] (+ bias[r]) (+ out[t][r] where `accumulate`), f32 sums,
+ * for at most PD_CUDA_SMALL tokens. x [tokens, cols]; rows of out lie `stride` values apart. The
+ * order of a sum depends on cols alone. */
 int pd_cuda_matmul_small(void *stream, const struct pd_cuda_matrix *matrix, const float *x,
                          const float *bias, bool accumulate, int tokens, int stride, float *out);
 
-/* Rows first .. first + rows - 1 of a matrix, or of activations (format F32), as f16 or bf16 without gaps. f16
- * ends at its largest value, never at infinity. */
+/* Rows first .. first + rows - 1 of a matrix, or of activations (format F32), as f16 or bf16
+ * without gaps. f16 ends at its largest value, never at infinity. */
 int pd_cuda_to_half(void *stream, const struct pd_cuda_matrix *matrix, int first, int rows,
                     enum pd_cuda_format half, uint16_t *out);
 
-/* ---- attention ------------------------------------------------------------------------------------- */
+/* ---- attention ------------------------------------------------------------------------------- */
 
 struct pd_cuda_pool {
     void *values;             /* [layer][kv_head][block][K|V][token][dim] */
@@ -96,7 +97,8 @@ struct pd_cuda_pool {
     int kv_heads, block_size, head_dim;
 };
 
-/* table[t]: dim / 2 cosines, then dim / 2 sines of position[t] * inverse_frequency, times factor. */
+/* table[t]: dim / 2 cosines, then dim / 2 sines of position[t] * inverse_frequency, times
+ * factor. */
 int pd_cuda_rope_angles(void *stream, const struct pd_cuda_step *step,
                         const float *inverse_frequency, float factor, int rows, int dim,
                         float *table);
@@ -123,14 +125,15 @@ struct pd_cuda_attention {
     float scale;
 };
 
-/* Each row against its own sequence's cache. head_dim 32, 64, 96, 128 or 256, heads / kv_heads 1 to 8. */
+/* Each row against its own sequence's cache. head_dim 32, 64, 96, 128 or 256, heads / kv_heads 1 to
+ * 8. */
 int pd_cuda_attention_rows(void *stream, const struct pd_cuda_step *step,
                            const struct pd_cuda_attention *arguments);
 
-/* ---- sampling -------------------------------------------------------------------------------------- */
+/* ---- sampling -------------------------------------------------------------------------------- */
 
-/* One token for each of the first `rows` samples. logits [rows][vocabulary]; scratch, twice that, holds anything
- * before and after. */
+/* One token for each of the first `rows` samples. logits [rows][vocabulary]; scratch, twice that,
+ * holds anything before and after. */
 int pd_cuda_sample(void *stream, const struct pd_cuda_step *step, const float *logits,
                    uint32_t *scratch, int rows);
 

@@ -1,7 +1,8 @@
-/* Large products by cuBLASLt, which is opened at run time: one program runs with and without it, and says so.
+/* Large products by cuBLASLt, which is opened at run time: one program runs with and without it,
+ * and says so.
  *
- * cuBLAS counts columns first. Our row-major out[t][r] is its column-major matrix of `rows` x `tokens` with
- * leading dimension `stride`, so
+ * cuBLAS counts columns first. Our row-major out[t][r] is its column-major matrix of `rows` x
+ * `tokens` with leading dimension `stride`, so
  *
  *     out (rows x tokens) = weight^T (weight: cols x rows, as it lies) * x (cols x tokens)
  *
@@ -116,7 +117,7 @@ void pd_gpu_gemm_close(struct pd_cuda_runtime *runtime)
     runtime->gemm = NULL;
 }
 
-/* ---- products ---------------------------------------------------------------------------------------- */
+/* ---- products -------------------------------------------------------------------------------- */
 
 /* Descriptors of one product. */
 struct product {

@@ -1,5 +1,6 @@
-/* runtime.h on a GPU, over the CUDA runtime. The driver's virtual memory calls, which the runtime lacks, are
- * asked of it by name, so the program links with the static runtime alone and starts where there is no driver. */
+/* runtime.h on a GPU, over the CUDA runtime. The driver's virtual memory calls, which the runtime
+ * lacks, are asked of it by name, so the program links with the static runtime alone and starts
+ * where there is no driver. */
 
 #include "kernels/cuda/gpu.h"
 
@@ -9,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- the driver's calls ------------------------------------------------------------------------------ */
+/* ---- the driver's calls ---------------------------------------------------------------------- */
 
 struct driver {
     decltype(&cuMemGetAllocationGranularity) granularity;
@@ -46,7 +47,7 @@ static int find_driver(struct driver *driver)
     return error ? error : find("cuMemExportToShareableHandle", &driver->export_handle);
 }
 
-/* ---- open and close ---------------------------------------------------------------------------------- */
+/* ---- open and close -------------------------------------------------------------------------- */
 
 extern "C" {
 
@@ -119,7 +120,7 @@ void *pd_cuda_stream(struct pd_cuda_runtime *runtime)
     return runtime->stream;
 }
 
-/* ---- memory ------------------------------------------------------------------------------------------ */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 /* Weights are loaded by several threads: each tells the runtime which GPU it means. */
 int pd_cuda_allocate(struct pd_cuda_runtime *runtime, size_t bytes, void **memory)
@@ -234,7 +235,7 @@ int pd_cuda_upload(struct pd_cuda_runtime *runtime, void *to, const void *from, 
     return error ? error : cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice);
 }
 
-/* ---- order ------------------------------------------------------------------------------------------- */
+/* ---- order ----------------------------------------------------------------------------------- */
 
 int pd_cuda_mark(struct pd_cuda_runtime *runtime, int event)
 {

@@ -1,9 +1,9 @@
 /* Matrix times a few vectors: what a decode step of up to eight sequences is made of.
  *
- * One warp per row of the matrix: its lanes take eight columns each, 256 at a time, for every token at once, so
- * that a weight is read and unpacked once. The floor is the matrix's bytes over the bandwidth; activations come
- * out of the caches. Lanes add up by exclusive-or shuffles: the order of a sum depends on the columns alone, not
- * on how many tokens there are. */
+ * One warp per row of the matrix: its lanes take eight columns each, 256 at a time, for every token
+ * at once, so that a weight is read and unpacked once. The floor is the matrix's bytes over the
+ * bandwidth; activations come out of the caches. Lanes add up by exclusive-or shuffles: the order
+ * of a sum depends on the columns alone, not on how many tokens there are. */
 
 #include "kernels/cuda/matrix.cuh"
 

@@ -1,4 +1,5 @@
-/* Reading weights: eight neighbouring values of a row, in whichever format the device keeps them. */
+/* Reading weights: eight neighbouring values of a row, in whichever format the device keeps
+ * them. */
 #ifndef PD_CUDA_MATRIX_CUH
 #define PD_CUDA_MATRIX_CUH
 
@@ -67,7 +68,8 @@ PD_DEVICE void pd_unpack8(const struct pd_cuda_matrix &matrix, int row, int col,
         pd_unpack_half<FORMAT>(matrix, at, out);
 }
 
-/* Runs `call`, an expression with FORMAT in it, for the format of a matrix; -1 for none that is known. */
+/* Runs `call`, an expression with FORMAT in it, for the format of a matrix; -1 for none that is
+ * known. */
 #define PD_BY_FORMAT(format, call)                                                                 \
     switch (format) {                                                                              \
     case PD_CUDA_F32: {                                                                            \

@@ -1,13 +1,14 @@
 /* From operators to launches.
  *
- * A product of at most eight tokens goes through the small kernel, with the weights as they lie. More tokens go
- * through the matrix unit: activations become f16 or bf16 once per product, quantised weights piece by piece in
- * a scratch tile, so that no second copy of the model is needed. f32 weights, of which no model has many, stay
- * f32: the small kernel takes their tokens by eights.
+ * A product of at most eight tokens goes through the small kernel, with the weights as they lie.
+ * More tokens go through the matrix unit: activations become f16 or bf16 once per product,
+ * quantised weights piece by piece in a scratch tile, so that no second copy of the model is
+ * needed. f32 weights, of which no model has many, stay f32: the small kernel takes their tokens by
+ * eights.
  *
  *     matmul   for each part of the weight:  small(part, x) | half(x), half(part tile) -> gemm
  *              then bias, then SwiGLU out of a scratch tensor, where asked
- */
+ * */
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,7 +53,7 @@ static enum pd_cuda_format kv_format(enum pd_dtype type)
     return type == PD_F32 ? PD_CUDA_F32 : type == PD_F16 ? PD_CUDA_F16 : PD_CUDA_BF16;
 }
 
-/* ---- preparing ------------------------------------------------------------------------------------- */
+/* ---- preparing ------------------------------------------------------------------------------- */
 
 struct sizes {
     size_t gate_up, half_x, half_weight, sample_scratch;
@@ -196,7 +197,7 @@ void pd_cuda_graph_release(struct pd_graph *graph)
     graph->plan = NULL;
 }
 
-/* ---- matmul ---------------------------------------------------------------------------------------- */
+/* ---- matmul ---------------------------------------------------------------------------------- */
 
 /* What the matrix unit reads: f16 holds all bits of the quantised formats. */
 static enum pd_cuda_format half_of(const struct pd_cuda_matrix *matrix)
@@ -297,7 +298,7 @@ static int run_matmul(const struct run *run, const struct pd_op *op, int rows)
                       : pd_cuda_swiglu(run->stream, run->plan->gate_up, rows, op->out.cols, out);
 }
 
-/* ---- attention ------------------------------------------------------------------------------------- */
+/* ---- attention ------------------------------------------------------------------------------- */
 
 static struct pd_cuda_pool pool_of(const struct pd_op *op)
 {
@@ -347,7 +348,7 @@ static int run_attention(const struct run *run, const struct pd_op *op, int rows
     return pd_cuda_attention_rows(run->stream, &run->cuda->step, &arguments);
 }
 
-/* ---- one operator ---------------------------------------------------------------------------------- */
+/* ---- one operator ---------------------------------------------------------------------------- */
 
 static int run_op(const struct run *run, const struct pd_op *op, const float *frequencies)
 {

@@ -1,8 +1,8 @@
 /* RMSNorm: one block per row. Reads x twice (the second time from L2) and writes once: the floor is
  * 8 bytes per value over the device's bandwidth.
  *
- * A thread sums every PD_THREADS-th square, a warp adds its lanes by exclusive-or shuffles, the block its
- * warps in order: one fixed order for a given row length, whatever the batch. */
+ * A thread sums every PD_THREADS-th square, a warp adds its lanes by exclusive-or shuffles, the
+ * block its warps in order: one fixed order for a given row length, whatever the batch. */
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/simt.cuh"

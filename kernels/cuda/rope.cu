@@ -1,8 +1,9 @@
 /* Rotary positions, and the store of K and V into the paged pool.
  *
- * Angles: one thread per (row, frequency), once per step. Rotation: one warp per head of a row. A lane owns the
- * pairs (i, i + 32, ...) of its head, both members of each, so that Q and K turn in place without a barrier; V
- * heads are only copied. The floor is the row read and written once, and the pool written once. */
+ * Angles: one thread per (row, frequency), once per step. Rotation: one warp per head of a row. A
+ * lane owns the pairs (i, i + 32, ...) of its head, both members of each, so that Q and K turn in
+ * place without a barrier; V heads are only copied. The floor is the row read and written once, and
+ * the pool written once. */
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/simt.cuh"

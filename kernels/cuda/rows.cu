@@ -1,11 +1,11 @@
-/* Operators that move rows or work on them value by value: embedding, gather, SwiGLU, bias, and the progress
- * word. Their floor is the bytes they read and write. */
+/* Operators that move rows or work on them value by value: embedding, gather, SwiGLU, bias, and the
+ * progress word. Their floor is the bytes they read and write. */
 
 #include "kernels/cuda/matrix.cuh"
 
 enum { THREADS = 256 };
 
-/* ---- embedding: one block per token ---------------------------------------------------------------- */
+/* ---- embedding: one block per token ---------------------------------------------------------- */
 
 template <enum pd_cuda_format FORMAT>
 static PD_GLOBAL embed(struct pd_cuda_step step, struct pd_cuda_matrix matrix, float *out)
@@ -43,7 +43,7 @@ int pd_cuda_embed(void *stream, const struct pd_cuda_step *step,
                                             *step, *matrix, out)));
 }
 
-/* ---- gather: one block per sample ------------------------------------------------------------------ */
+/* ---- gather: one block per sample ------------------------------------------------------------ */
 
 static PD_GLOBAL gather(struct pd_cuda_step step, const float *x, int cols, float *out)
 {
@@ -67,7 +67,7 @@ int pd_cuda_gather(void *stream, const struct pd_cuda_step *step, const float *x
     return PD_LAUNCH(gather, rows, 1, THREADS, (pd_stream)stream, *step, x, cols, out);
 }
 
-/* ---- SwiGLU and bias: one block per run of THREADS columns of a row ---------------------------------- */
+/* ---- SwiGLU and bias: one block per run of THREADS columns of a row -------------------------- */
 
 static PD_GLOBAL swiglu(const float *in, int cols, float *out)
 {
@@ -107,7 +107,7 @@ int pd_cuda_add_bias(void *stream, const float *bias, int rows, int cols, int st
                      bias, cols, stride, out);
 }
 
-/* ---- progress -------------------------------------------------------------------------------------- */
+/* ---- progress -------------------------------------------------------------------------------- */
 
 static PD_GLOBAL publish(struct pd_cuda_step step, int layers, uint64_t *progress)
 {

@@ -1,9 +1,10 @@
-/* What the backend needs of a CUDA device beside its kernels: memory, one stream, two events. On a GPU it is
- * runtime.cu over the CUDA runtime; under t/simt/ it is the host's memory, and everything has run when a call
- * returns. So the whole backend, not only its kernels, runs without a GPU.
+/* What the backend needs of a CUDA device beside its kernels: memory, one stream, two events. On a
+ * GPU it is runtime.cu over the CUDA runtime; under t/simt/ it is the host's memory, and everything
+ * has run when a call returns. So the whole backend, not only its kernels, runs without a GPU.
  *
- * Functions return 0 or the runtime's error number, which pd_cuda_error_text explains. One thread (the
- * engine's) makes all calls that take a stream; memory may be had from several threads at once. */
+ * Functions return 0 or the runtime's error number, which pd_cuda_error_text explains. One thread
+ * (the engine's) makes all calls that take a stream; memory may be had from several threads at
+ * once. */
 #ifndef PD_CUDA_RUNTIME_H
 #define PD_CUDA_RUNTIME_H
 
@@ -39,12 +40,13 @@ void pd_cuda_free(struct pd_cuda_runtime *runtime, void *memory);
 int pd_cuda_allocate_pinned(struct pd_cuda_runtime *runtime, size_t bytes, void **memory);
 void pd_cuda_free_pinned(struct pd_cuda_runtime *runtime, void *memory);
 
-/* Zeroed memory of the device that another process can map: *fd is the handle to pass on. *bytes is rounded up
- * to what the device can map. */
+/* Zeroed memory of the device that another process can map: *fd is the handle to pass on. *bytes is
+ * rounded up to what the device can map. */
 int pd_cuda_allocate_shared(struct pd_cuda_runtime *runtime, size_t *bytes, void **memory, int *fd);
 void pd_cuda_free_shared(struct pd_cuda_runtime *runtime, void *memory, size_t bytes, int fd);
 
-/* In stream order, in any direction. Host memory that is not pinned has been read when the call returns. */
+/* In stream order, in any direction. Host memory that is not pinned has been read when the call
+ * returns. */
 int pd_cuda_copy(struct pd_cuda_runtime *runtime, void *to, const void *from, size_t bytes);
 
 /* At once, and done when the call returns; any thread. */
@@ -62,11 +64,11 @@ int pd_cuda_drain(struct pd_cuda_runtime *runtime);
 /* Makes what other devices wrote into this one's memory visible to later launches. */
 int pd_cuda_fence(struct pd_cuda_runtime *runtime);
 
-/* ---- large products -------------------------------------------------------------------------------- */
+/* ---- large products -------------------------------------------------------------------------- */
 
-/* out[t][r] = sum_k weight[r][k] x[t][k] (+ out[t][r] where `accumulate`): f16 or bf16 (`bf16`) operands, f32
- * sums. weight [rows, cols], x [tokens, cols], without gaps; rows of out lie `stride` values apart. cuBLASLt on a
- * GPU (gemm.cu), plain loops under t/simt/. */
+/* out[t][r] = sum_k weight[r][k] x[t][k] (+ out[t][r] where `accumulate`): f16 or bf16 (`bf16`)
+ * operands, f32 sums. weight [rows, cols], x [tokens, cols], without gaps; rows of out lie `stride`
+ * values apart. cuBLASLt on a GPU (gemm.cu), plain loops under t/simt/. */
 int pd_cuda_gemm(struct pd_cuda_runtime *runtime, int bf16, const uint16_t *weight,
                  const uint16_t *x, int rows, int cols, int tokens, int accumulate, int stride,
                  float *out);

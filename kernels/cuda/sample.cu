@@ -2,14 +2,15 @@
  *
  *     logits --bias, penalties, bans--> x --> weight = round(2^40 e^((x - greatest) / temperature))
  *
- * Weights are integers: a sum of them is exact, so atomics may add in any order and the result is always the
- * same. What weighs less than 2^-40 of the likeliest token is never drawn.
+ * Weights are integers: a sum of them is exact, so atomics may add in any order and the result is
+ * always the same. What weighs less than 2^-40 of the likeliest token is never drawn.
  *
- * Candidates are ordered by x, ties by id. top-k keeps the first k; top-p the shortest prefix with its share of
- * the mass; min-p what has its share of the first. All three keep a prefix, so the survivors are told by one
- * bound (x, id). It is found by a radix select: x as an ordered integer, eight bits at a time from the top, a
- * histogram of counts or of mass for each; what ties at the last key is cut by id. The draw walks the survivors
- * in the order of their ids: tile sums first, then the tile.
+ * Candidates are ordered by x, ties by id. top-k keeps the first k; top-p the shortest prefix with
+ * its share of the mass; min-p what has its share of the first. All three keep a prefix, so the
+ * survivors are told by one bound (x, id). It is found by a radix select: x as an ordered integer,
+ * eight bits at a time from the top, a histogram of counts or of mass for each; what ties at the
+ * last key is cut by id. The draw walks the survivors in the order of their ids: tile sums first,
+ * then the tile.
  *
  * A row is read about ten times out of L2: the floor is the first read, over the bandwidth. */
 
@@ -69,9 +70,10 @@ PD_DEVICE bool survives(const struct row &row, int id)
     return key > row.key || (key == row.key && id <= row.last_tie);
 }
 
-/* ---- bias, penalties, bans -------------------------------------------------------------------------- */
+/* ---- bias, penalties, bans ------------------------------------------------------------------- */
 
-/* In `seen`, a number per token: occurrences among the generated tokens; taken by whom it makes adjust. */
+/* In `seen`, a number per token: occurrences among the generated tokens; taken by whom it makes
+ * adjust. */
 PD_DEVICE void penalize(const struct pd_sample_params &params, const int32_t *history, float *x,
                         uint32_t *seen)
 {
@@ -123,7 +125,7 @@ PD_DEVICE const float *adjust(const struct pd_cuda_step &step,
     return x;
 }
 
-/* ---- over a whole row ------------------------------------------------------------------------------- */
+/* ---- over a whole row ------------------------------------------------------------------------ */
 
 /* The greatest value; NaN if there is one. */
 PD_DEVICE float greatest_of(const struct board &board, const float *x, int count)
@@ -163,8 +165,8 @@ PD_DEVICE uint64_t mass_of(const struct board &board, const struct row &row)
     return sum;
 }
 
-/* The id of the survivor of row.key, in the order of ids, with which `wanted` (at least 1) of amount (1 each,
- * or its weight) are reached. */
+/* The id of the survivor of row.key, in the order of ids, with which `wanted` (at least 1) of
+ * amount (1 each, or its weight) are reached. */
 PD_DEVICE int32_t tie_with(const struct board &board, const struct row &row, uint64_t wanted,
                            bool by_mass)
 {
@@ -239,7 +241,8 @@ PD_DEVICE void cut(const struct board &board, struct row *row, uint64_t wanted, 
         row->last_tie = before.last_tie;
 }
 
-/* The survivor in whose weight `target` falls when they are laid side by side in the order of their ids. */
+/* The survivor in whose weight `target` falls when they are laid side by side in the order of their
+ * ids. */
 PD_DEVICE int32_t draw(const struct board &board, const struct row &row, uint64_t target)
 {
     const int tiles = (row.count + TILE - 1) / TILE;
@@ -290,7 +293,7 @@ PD_DEVICE int32_t first_greatest(const struct board &board, const struct row &ro
     return token;
 }
 
-/* ---- one row ---------------------------------------------------------------------------------------- */
+/* ---- one row --------------------------------------------------------------------------------- */
 
 PD_DEVICE int32_t choose(const struct board &board, struct row *row,
                          const struct pd_sample_params &params)

@@ -1,7 +1,7 @@
-/* The one spelling of everything in a kernel that is not plain C: launches, shared memory, barriers, warp
- * shuffles, half-precision loads. nvcc sees CUDA here, the host compiler sees t/simt/simt.h, which runs
- * the same source with one fiber per thread. A kernel that writes <<<>>>, asm or a CUDA intrinsic
- * itself could only ever be tested on a GPU: t/simt/simt.mk refuses it. */
+/* The one spelling of everything in a kernel that is not plain C: launches, shared memory,
+ * barriers, warp shuffles, half-precision loads. nvcc sees CUDA here, the host compiler sees
+ * t/simt/simt.h, which runs the same source with one fiber per thread. A kernel that writes <<<>>>,
+ * asm or a CUDA intrinsic itself could only ever be tested on a GPU: t/simt/simt.mk refuses it. */
 #ifndef PD_CUDA_SIMT_CUH
 #define PD_CUDA_SIMT_CUH
 
@@ -51,7 +51,8 @@ PD_DEVICE float pd_shuffle_xor(float value, int lane_mask)
     return __shfl_xor_sync(0xffffffffu, value, lane_mask);
 }
 
-/* Sum over a warp, the same value in every lane: pairs of lanes, pairs of pairs, ... 16 apart first. */
+/* Sum over a warp, the same value in every lane: pairs of lanes, pairs of pairs, ... 16 apart
+ * first. */
 PD_DEVICE float pd_warp_sum(float value)
 {
     for (int mask = PD_WARP / 2; mask > 0; mask /= 2)
@@ -85,8 +86,8 @@ PD_DEVICE uint16_t pd_to_bf16(float value)
     return __bfloat16_as_ushort(__float2bfloat16_rn(value));
 }
 
-/* On shared or global memory. Integers only: their order leaves no trace in the result. All give the value
- * before. */
+/* On shared or global memory. Integers only: their order leaves no trace in the result. All give
+ * the value before. */
 PD_DEVICE uint32_t pd_atomic_add(uint32_t *at, uint32_t value)
 {
     return atomicAdd(at, value);
@@ -112,7 +113,8 @@ PD_DEVICE uint32_t pd_atomic_exchange(uint32_t *at, uint32_t value)
     return atomicExch(at, value);
 }
 
-/* Everything that this stream wrote before is seen by whoever sees `value`: the host, a network card. */
+/* Everything that this stream wrote before is seen by whoever sees `value`: the host, a network
+ * card. */
 PD_DEVICE void pd_store_system(uint64_t *at, uint64_t value)
 {
     __threadfence_system();

@@ -1,10 +1,10 @@
-/* Weights on their way to the device: packed on the host by the thread that loads them, then sent in one piece
- * per source.
+/* Weights on their way to the device: packed on the host by the thread that loads them, then sent
+ * in one piece per source.
  *
- * Plain types keep their own form. Every quantised format of GGUF
- * becomes one of two (cuda.h): what has integers of 4 bits, W4; what has more, W8. Both take their integers from
- * the one decoder (dtype.h). d and m are rounded to f16: exact for Q4_0, Q4_1, Q5_0 and Q8_0, whose scales are
- * f16; Q4_K's and Q6_K's products of two scales lose up to 2^-11 of themselves. */
+ * Plain types keep their own form. Every quantised format of GGUF becomes one of two (cuda.h): what
+ * has integers of 4 bits, W4; what has more, W8. Both take their integers from the one decoder
+ * (dtype.h). d and m are rounded to f16: exact for Q4_0, Q4_1, Q5_0 and Q8_0, whose scales are f16;
+ * Q4_K's and Q6_K's products of two scales lose up to 2^-11 of themselves. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,7 +52,8 @@ static size_t scale_bytes(const struct pd_cuda_matrix *matrix)
     return quantized ? (size_t)matrix->rows * (size_t)(matrix->cols / 32) * sizeof(uint32_t) : 0;
 }
 
-/* 32 columns. Integers of a format without a minimum are signed: they move up by 8, and d * -8 is their m. */
+/* 32 columns. Integers of a format without a minimum are signed: they move up by 8, and d * -8 is
+ * their m. */
 static void pack_w4(const struct pd_block32 *block, bool has_minimum, uint32_t *quants,
                     uint32_t *scale)
 {

@@ -1,4 +1,5 @@
-/* kernels/cuda/runtime.h on the host: the device's memory is the host's, a stream has always run already. */
+/* kernels/cuda/runtime.h on the host: the device's memory is the host's, a stream has always run
+ * already. */
 
 #include "kernels/cuda/runtime.h"
 

@@ -11,8 +11,8 @@
 #error "t/simt switches fibers by hand, and knows x86-64 only"
 #endif
 
-/* Saves the callee's registers and the stack of one fiber, and goes on with another's: a few nanoseconds, where
- * swapcontext() makes two system calls. */
+/* Saves the callee's registers and the stack of one fiber, and goes on with another's: a few
+ * nanoseconds, where swapcontext() makes two system calls. */
 extern "C" void pd_simt_switch(void **save, void *load);
 
 asm(".text\n"
@@ -52,8 +52,8 @@ struct warp {
     int at_shuffle; /* lanes that have come to the shuffle that the others are still to reach */
 };
 
-/* The block that runs. A fiber is in `ready`, or waits at the block's barrier or at a shuffle of its warp, or has
- * ended; who comes last to a barrier or a shuffle lets the others on. */
+/* The block that runs. A fiber is in `ready`, or waits at the block's barrier or at a shuffle of
+ * its warp, or has ended; who comes last to a barrier or a shuffle lets the others on. */
 struct block {
     int x, y, count;
     std::vector<fiber> fibers;
@@ -126,8 +126,8 @@ void run_block()
     }
 }
 
-/* Behind the registers that a switch restores stands where it returns to; the ABI wants the stack at an odd
- * multiple of 8 there. */
+/* Behind the registers that a switch restores stands where it returns to; the ABI wants the stack
+ * at an odd multiple of 8 there. */
 void start(fiber *f)
 {
     uintptr_t end = (uintptr_t)(f->stack.data() + f->stack.size()) & ~(uintptr_t)15;
@@ -200,8 +200,9 @@ void barrier()
     yield();
 }
 
-/* Offers a value and waits until all lanes have. Gives the parity under which theirs are found: another lane may
- * already have offered its next value when this one goes on, but not the one after, since that waits for us. */
+/* Offers a value and waits until all lanes have. Gives the parity under which theirs are found:
+ * another lane may already have offered its next value when this one goes on, but not the one
+ * after, since that waits for us. */
 static int meet(float value)
 {
     int self = running->current, first = self / WARP * WARP;

@@ -1,11 +1,13 @@
-/* CUDA kernels on the host: one fiber per thread, the scheduler picks who runs next by a seeded draw.
+/* CUDA kernels on the host: one fiber per thread, the scheduler picks who runs next by a seeded
+ * draw.
  *
- * What it keeps of the machine: a barrier lets nobody through before the last has come; a shuffle waits
- * for all lanes of its warp; shared memory is poisoned when a block starts, so a read before the write
- * shows; threads run in any order, so a missing barrier shows on some seed. What it does not have: time,
- * caches, memory consistency between blocks (blocks run one after another).
+ * What it keeps of the machine: a barrier lets nobody through before the last has come; a shuffle
+ * waits for all lanes of its warp; shared memory is poisoned when a block starts, so a read before
+ * the write shows; threads run in any order, so a missing barrier shows on some seed. What it does
+ * not have: time, caches, memory consistency between blocks (blocks run one after another).
  *
- * A kernel that breaks the rules (a barrier that some threads never reach) ends the program with a message. */
+ * A kernel that breaks the rules (a barrier that some threads never reach) ends the program with a
+ * message. */
 #ifndef PD_SIMT_H
 #define PD_SIMT_H
 

@@ -1,7 +1,7 @@
-/* The CUDA backend on the host, as a device of kind "cuda" over the SIMT shim, against the plain reference
- * backend: every operator, over the shapes and formats that the kernels tell apart, and whole steps of a small
- * model in chunks and batches. Each runs for several orders of threads. Sampling has its own suite, which is the
- * CPU backend's too (test_kernels_sample). */
+/* The CUDA backend on the host, as a device of kind "cuda" over the SIMT shim, against the plain
+ * reference backend: every operator, over the shapes and formats that the kernels tell apart, and
+ * whole steps of a small model in chunks and batches. Each runs for several orders of threads.
+ * Sampling has its own suite, which is the CPU backend's too (test_kernels_sample). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 
 static const char *const seeds[] = {"1", "2", "3", NULL};
 
-/* ---- products -------------------------------------------------------------------------------------- */
+/* ---- products -------------------------------------------------------------------------------- */
 
 /* One product: `count` matrices one below the other, or gate and up. */
 struct product {
@@ -106,8 +106,8 @@ static void check_product(const struct product *product)
     free(result);
 }
 
-/* The small kernel multiplies in f32; the scales of Q4_K and Q6_K are rounded to f16. The matrix unit's
- * operands are f16, or bf16 where the weights are. */
+/* The small kernel multiplies in f32; the scales of Q4_K and Q6_K are rounded to f16. The matrix
+ * unit's operands are f16, or bf16 where the weights are. */
 static double allowed(enum pd_dtype type, int tokens)
 {
     if (type == PD_F32 || (tokens <= PD_CUDA_SMALL && type != PD_Q4_K && type != PD_Q6_K))
@@ -165,7 +165,7 @@ static void test_matmul_epilogues(void **state)
     }
 }
 
-/* ---- whole steps ----------------------------------------------------------------------------------- */
+/* ---- whole steps ----------------------------------------------------------------------------- */
 
 enum { POSITIONS = 96, SEQUENCES = 3 };
 
@@ -184,13 +184,13 @@ static void play(struct pd_small_model *model, float *out)
 }
 
 static const struct pd_small_shape shapes[] = {
-    /* heads, kv_heads, head_dim, rope_dim, window, block, style, kv, weights, qk_norm */
-    {9, 3, 64, 64, 0, 16, PD_ROPE_INTERLEAVED, PD_F32, PD_Q4_1, false},
-    {2, 2, 32, 32, 0, 8, PD_ROPE_HALF, PD_F16, PD_Q8_0, false},
-    {8, 1, 64, 32, 0, 32, PD_ROPE_HALF, PD_BF16, PD_Q4_0, true},
-    {2, 1, 96, 96, 17, 24, PD_ROPE_INTERLEAVED, PD_F32, PD_Q5_0, true},
-    {5, 1, 128, 64, 20, 11, PD_ROPE_HALF, PD_F16, PD_F16, false},
-    {2, 1, 256, 256, 0, 13, PD_ROPE_HALF, PD_F32, PD_BF16, false},
+    /* heads, kv_heads, head_dim, rope_dim, window, block, style, kv, weights, qk_norm, precision */
+    {9, 3, 64, 64, 0, 16, PD_ROPE_INTERLEAVED, PD_F32, PD_Q4_1, false, PD_PRECISION_F32},
+    {2, 2, 32, 32, 0, 8, PD_ROPE_HALF, PD_F16, PD_Q8_0, false, PD_PRECISION_F32},
+    {8, 1, 64, 32, 0, 32, PD_ROPE_HALF, PD_BF16, PD_Q4_0, true, PD_PRECISION_F32},
+    {2, 1, 96, 96, 17, 24, PD_ROPE_INTERLEAVED, PD_F32, PD_Q5_0, true, PD_PRECISION_F32},
+    {5, 1, 128, 64, 20, 11, PD_ROPE_HALF, PD_F16, PD_F16, false, PD_PRECISION_F32},
+    {2, 1, 256, 256, 0, 13, PD_ROPE_HALF, PD_F32, PD_BF16, false, PD_PRECISION_F32},
 };
 
 static void test_small_model(void **state)
@@ -224,7 +224,7 @@ static void test_small_model(void **state)
     free(out);
 }
 
-/* ---- refusals -------------------------------------------------------------------------------------- */
+/* ---- refusals -------------------------------------------------------------------------------- */
 
 static void test_what_no_kernel_takes_is_refused_by_name(void **state)
 {

@@ -18,8 +18,8 @@ struct pd_device_options pd_rig_options(const char *kind, const char *isa, int t
 void pd_rig_open(struct pd_rig *rig, const struct pd_device_options *options);
 void pd_rig_close(struct pd_rig *rig);
 
-/* What is under test, NULL ends: "cuda" in a program that has that backend; else the paths of the cpu backend
- * that this machine can run, "baseline", then perhaps more. */
+/* What is under test, NULL ends: "cuda" in a program that has that backend; else the paths of the
+ * cpu backend that this machine can run, "baseline", then perhaps more. */
 const char *const *pd_rig_paths(void);
 
 /* The kind of device that goes with a path. */
