@@ -77,13 +77,14 @@ static void warm(struct pd_sampling *sampling, uint64_t seed)
     sampling->seed = seed;
 }
 
-/* All prompts at once, half of them sampled, on an engine of this shape. */
+/* All prompts at once, half of them sampled, on an engine of this shape: they wait when it starts, so
+ * that who meets whom does not hang on how fast this thread is. */
 static void crowd(const struct lab_options *options, uint32_t length)
 {
     struct pd_sampling sampling = {0};
     int32_t answer[LAB_TOKENS];
 
-    open_lab(options);
+    lab_open(&lab, options);
     for (uint64_t i = 0; i < 2 * PROMPTS; i++) {
         struct pd_request *request = lab_request(&lab, i, prompts[i % PROMPTS], length);
 
@@ -91,6 +92,7 @@ static void crowd(const struct lab_options *options, uint32_t length)
             warm(&request->sampling, i);
         lab_submit(&lab, request);
     }
+    lab_start(&lab, NULL);
     for (uint64_t i = 0; i < 2 * PROMPTS; i++) {
         warm(&sampling, i);
         lab_oracle(prompts[i % PROMPTS], i >= PROMPTS ? &sampling : NULL, answer, (int)length);
