@@ -153,10 +153,11 @@ $(BUILD)/t/unit/test_%: $(BUILD)/t/unit/test_%.o $(HELP_LIB) $(ROOM_LIBS)
 check-unit: $(UNIT_BIN)
 	@for test in $(UNIT_BIN); do echo "# $$test"; $$test || exit 1; done
 
-# The nginx suites: an nginx of its own for every block, against fake workers.
+# The nginx suites: an nginx of its own for every block, against fake workers. They wait more than they
+# compute, so two run at a time.
 .PHONY: check-module
 check-module: module venv
-	PD_BUILD='$(BUILD)' PD_TEST_SLOW=$(if $(SANITIZER),8,4) prove -It/lib t/*.t
+	PD_BUILD='$(BUILD)' PD_TEST_SLOW=$(if $(SANITIZER),8,4) prove -j2 -It/lib t/*.t
 
 # Each folder of tests brings its own rules: t/oracle/oracle.mk and its neighbours. A folder's target is
 # check-NAME.
