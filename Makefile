@@ -23,7 +23,8 @@ PD_LIBS    = -lgrpc -lgpr -lprotobuf-c -lmicrohttpd $(DEP_LIBS) -lpthread -ldl -
 
 # Kernels keep every rounding where the source has it; the file name's ending chooses the
 # instruction set, and run-time detection chooses the file.
-KERNEL_FLAGS        := -O3 -ffp-contract=off -fno-math-errno
+# A sanitizer makes -O3 of the unrolled kernels take minutes.
+KERNEL_FLAGS        := $(if $(SANITIZER),-O1,-O3) -ffp-contract=off -fno-math-errno
 ISA_avx2            := -mavx2 -mfma -mf16c
 ISA_avx512          := -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq
 ISA_vnni            := $(ISA_avx512) -mavx512vnni
@@ -176,12 +177,11 @@ test: venv model
 	@t/run \
 	    build='$(PARALLEL) all unit' \
 	    unit='$(MAKES) check-unit' \
-	    kvx-histories='$(MAKES) check-kvx-histories' \
-	    kv-model='$(MAKES) check-kv-model' \
+	    kvx='$(PARALLEL) check-kvx-histories check-kv-model' \
 	    module='$(MAKES) check-module' \
 	    link='$(MAKES) check-link check-worker check-pair' \
-	    oracle='$(MAKES) check-oracle' \
-	    cuda='$(MAKES) test-cuda' \
+	    oracle='$(PARALLEL) check-oracle' \
+	    cuda='$(PARALLEL) test-cuda' \
 	    rdma='$(MAKES) check-rdma' \
 	    e2e='$(MAKES) check-e2e' \
 	    chaos='$(MAKES) check-chaos' \

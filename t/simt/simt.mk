@@ -26,10 +26,12 @@ $(BUILD)/t/simt/test_logits: $(BUILD)/t/oracle/test_logits.o $(SIMT_OBJ) $(HELP_
 	$(CXX) $(PD_LDFLAGS) -o $@ $^ -lcmocka $(PD_LIBS)
 
 .PHONY: check-simt check-cuda test-cuda
-check-simt: $(SIMT_TEST)
+check-simt: $(SIMT_TEST:%=%.run)
 	@! grep -nE '<<<|asm *(volatile)? *\(|__sync|__shfl' $(filter-out kernels/cuda/gpu_%,$(CUDA_SRC)) $(filter-out %/simt.cuh,$(CUDA_HEAD)) || \
 	    { echo 'kernels/cuda: spell it through simt.cuh, or only a GPU could test it'; exit 1; }
-	@for test in $(SIMT_TEST); do echo "# $$test"; $$test || exit 1; done
+
+$(BUILD)/t/simt/%.run: $(BUILD)/t/simt/%
+	$<
 
 check-cuda:
 ifneq ($(NVCC),)
