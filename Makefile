@@ -23,8 +23,7 @@ PD_LIBS    = -lgrpc -lgpr -lprotobuf-c -lmicrohttpd $(DEP_LIBS) -lpthread -ldl -
 
 # Kernels keep every rounding where the source has it; the file name's ending chooses the
 # instruction set, and run-time detection chooses the file.
-# A sanitizer makes -O3 of the unrolled kernels take minutes.
-KERNEL_FLAGS        := $(if $(SANITIZER),-O1,-O3) -ffp-contract=off -fno-math-errno
+KERNEL_FLAGS        := -O3 -ffp-contract=off -fno-math-errno
 ISA_avx2            := -mavx2 -mfma -mf16c
 ISA_avx512          := -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq
 ISA_vnni            := $(ISA_avx512) -mavx512vnni
