@@ -21,8 +21,8 @@ struct pd_cuda_step {
     const int32_t *counts; /* [3] tokens, sequences, samples of the running step */
     const uint64_t *number;
     const int32_t *token, *position, *sequence, *kv_slot;
-    const int32_t *slot, *first, *length, *context; /* [sequences] */
-    const int32_t *blocks;                          /* [sequences][max_blocks] */
+    const int32_t *slot;   /* [sequences] */
+    const int32_t *blocks; /* [sequences][max_blocks] */
     const int32_t *sample_row, *sample_slot;
     const struct pd_sample_params *sample;
     const int32_t *bias_token, *banned;
