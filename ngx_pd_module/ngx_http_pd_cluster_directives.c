@@ -1,0 +1,296 @@
+
+/*
+ * The directives of a cluster that set its own numbers: whom it takes in, how
+ * many may wait, when a prompt goes straight to decode, how fast work is sent
+ * anew, when a worker is out.  Each is bounded here, once; defaults are filled
+ * in at the end of the block, in ngx_http_pd_cluster.c.
+ */
+
+
+#include "ngx_http_pd_cluster.h"
+#include "ngx_http_pd_cluster_directives.h"
+
+
+static ngx_msec_t ngx_http_pd_cluster_time(ngx_str_t *value, size_t name);
+
+
+char *
+ngx_http_pd_cluster_register(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_pd_cluster_t  *cluster = conf;
+
+    ngx_int_t    lease;
+    ngx_str_t   *value, s;
+    ngx_uint_t   i;
+
+    if (cluster->registration != NGX_CONF_UNSET) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (ngx_strcmp(value[1].data, "on") == 0) {
+        cluster->registration = 1;
+
+    } else if (ngx_strcmp(value[1].data, "off") == 0) {
+        cluster->registration = 0;
+
+    } else {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid value \"%V\" in \"register\": "
+                           "use \"on\" or \"off\"", &value[1]);
+        return NGX_CONF_ERROR;
+    }
+
+    for (i = 2; i < cf->args->nelts; i++) {
+
+        if (ngx_strncmp(value[i].data, "token=", 6) == 0) {
+            cluster->token.data = value[i].data + 6;
+            cluster->token.len = value[i].len - 6;
+
+            if (cluster->token.len >= 1 && cluster->token.len <= 256) {
+                continue;
+            }
+        }
+
+        if (ngx_strncmp(value[i].data, "lease=", 6) == 0) {
+            s.data = value[i].data + 6;
+            s.len = value[i].len - 6;
+
+            lease = ngx_parse_time(&s, 0);
+
+            if (lease != NGX_ERROR && lease >= 1000 && lease <= 3600 * 1000) {
+                cluster->lease = lease;
+                continue;
+            }
+        }
+
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid parameter \"%V\" in \"register\": "
+                           "use token= and 1 to 256 characters, or "
+                           "lease=1s to lease=1h", &value[i]);
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+char *
+ngx_http_pd_cluster_queue(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_pd_cluster_t  *cluster = conf;
+
+    ssize_t      bytes;
+    ngx_int_t    n, timeout;
+    ngx_str_t   *value, s;
+    ngx_uint_t   i;
+
+    if (cluster->queue != NGX_CONF_UNSET_UINT) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    n = ngx_atoi(value[1].data, value[1].len);
+
+    if (n < 1 || n > 1000000) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid length \"%V\" in \"queue\": "
+                           "use 1 to 1000000 requests", &value[1]);
+        return NGX_CONF_ERROR;
+    }
+
+    cluster->queue = n;
+
+    for (i = 2; i < cf->args->nelts; i++) {
+
+        if (ngx_strncmp(value[i].data, "timeout=", 8) == 0) {
+            s.data = value[i].data + 8;
+            s.len = value[i].len - 8;
+
+            timeout = ngx_parse_time(&s, 0);
+
+            if (timeout >= 1 && timeout <= 3600 * 1000) {
+                cluster->queue_timeout = timeout;
+                continue;
+            }
+        }
+
+        if (ngx_strncmp(value[i].data, "bytes=", 6) == 0) {
+            s.data = value[i].data + 6;
+            s.len = value[i].len - 6;
+
+            bytes = ngx_parse_size(&s);
+
+            if (bytes != NGX_ERROR && bytes > 0) {
+                cluster->queue_bytes = bytes;
+                continue;
+            }
+        }
+
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid parameter \"%V\" in \"queue\": "
+                           "use timeout=1ms to timeout=1h, or bytes=SIZE",
+                           &value[i]);
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+char *
+ngx_http_pd_cluster_direct(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_pd_cluster_t  *cluster = conf;
+
+    ngx_int_t   n;
+    ngx_str_t  *value;
+
+    if (cluster->direct_threshold != NGX_CONF_UNSET_UINT) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (ngx_strcmp(value[1].data, "off") == 0) {
+        cluster->direct_threshold = 0;
+        return NGX_CONF_OK;
+    }
+
+    if (ngx_strcmp(value[1].data, "auto") == 0) {
+        cluster->direct_threshold = NGX_HTTP_PD_DIRECT_AUTO;
+        return NGX_CONF_OK;
+    }
+
+    n = ngx_atoi(value[1].data, value[1].len);
+
+    if (n < 1 || n > 1000000) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid value \"%V\" in \"direct_threshold\": "
+                           "use \"off\", \"auto\" or 1 to 1000000 tokens",
+                           &value[1]);
+        return NGX_CONF_ERROR;
+    }
+
+    cluster->direct_threshold = n;
+
+    return NGX_CONF_OK;
+}
+
+
+char *
+ngx_http_pd_cluster_failover(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_pd_cluster_t  *cluster = conf;
+
+    ngx_int_t   n;
+    ngx_str_t  *value;
+
+    if (cluster->failover_rate != NGX_CONF_UNSET_UINT) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    n = ngx_atoi(value[1].data, value[1].len);
+
+    if (n < 1 || n > 100000) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid rate \"%V\" in \"failover_rate\": "
+                           "use 1 to 100000 a second", &value[1]);
+        return NGX_CONF_ERROR;
+    }
+
+    cluster->failover_rate = n;
+
+    if (cf->args->nelts == 3) {
+
+        n = NGX_ERROR;
+
+        if (ngx_strncmp(value[2].data, "burst=", 6) == 0) {
+            n = ngx_atoi(value[2].data + 6, value[2].len - 6);
+        }
+
+        if (n < 1 || n > 100000) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "invalid parameter \"%V\" in "
+                               "\"failover_rate\": use burst=1 to "
+                               "burst=100000", &value[2]);
+            return NGX_CONF_ERROR;
+        }
+
+        cluster->failover_burst = n;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+char *
+ngx_http_pd_cluster_ejection(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_pd_cluster_t  *cluster = conf;
+
+    ngx_int_t    n;
+    ngx_str_t   *value;
+    ngx_uint_t   i;
+    ngx_msec_t   time;
+
+    value = cf->args->elts;
+
+    for (i = 1; i < cf->args->nelts; i++) {
+
+        if (ngx_strncmp(value[i].data, "faults=", 7) == 0) {
+            n = ngx_atoi(value[i].data + 7, value[i].len - 7);
+
+            if (n >= 1 && n <= 1000 && cluster->faults == NGX_CONF_UNSET_UINT)
+            {
+                cluster->faults = n;
+                continue;
+            }
+
+        } else if (ngx_strncmp(value[i].data, "stall=", 6) == 0) {
+            time = ngx_http_pd_cluster_time(&value[i], 6);
+
+            if (time && cluster->stall == NGX_CONF_UNSET_MSEC) {
+                cluster->stall = time;
+                continue;
+            }
+
+        } else if (ngx_strncmp(value[i].data, "backoff=", 8) == 0) {
+            time = ngx_http_pd_cluster_time(&value[i], 8);
+
+            if (time && cluster->backoff == NGX_CONF_UNSET_MSEC) {
+                cluster->backoff = time;
+                continue;
+            }
+        }
+
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid parameter \"%V\" in \"ejection\": use "
+                           "stall=100ms to stall=1h, backoff= alike, "
+                           "faults=1 to faults=1000, each once", &value[i]);
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* 0: not between 0.1 s and an hour */
+
+static ngx_msec_t
+ngx_http_pd_cluster_time(ngx_str_t *value, size_t name)
+{
+    ngx_int_t  time;
+    ngx_str_t  s;
+
+    s.data = value->data + name;
+    s.len = value->len - name;
+
+    time = ngx_parse_time(&s, 0);
+
+    return (time == NGX_ERROR || time < 100 || time > 3600 * 1000) ? 0 : time;
+}

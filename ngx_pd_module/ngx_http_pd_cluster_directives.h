@@ -1,0 +1,28 @@
+
+/*
+ * Setters of the directives inside a pd_cluster block: conf is the cluster.
+ */
+
+
+#ifndef _NGX_HTTP_PD_CLUSTER_DIRECTIVES_H_INCLUDED_
+#define _NGX_HTTP_PD_CLUSTER_DIRECTIVES_H_INCLUDED_
+
+
+#include "ngx_http_pd_module.h"
+
+
+char *ngx_http_pd_worker_directive(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_pd_cluster_register(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_pd_cluster_queue(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_pd_cluster_direct(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_pd_cluster_failover(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_pd_cluster_ejection(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+
+
+#endif /* _NGX_HTTP_PD_CLUSTER_DIRECTIVES_H_INCLUDED_ */
