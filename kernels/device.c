@@ -235,8 +235,7 @@ int pd_buffer_export(struct pd_buffer *buffer, struct pd_export *out)
 
     if (buffer->kind != PD_BUFFER_KV || buffer->fd < 0)
         return pd_device_fail(device, PD_KERNEL_INVALID, "only a KV buffer can be exported");
-    out->kind = PD_EXPORT_MEMFD;
-    out->size = buffer->bytes;
+    *out = (struct pd_export){.kind = PD_EXPORT_MEMFD, .size = buffer->bytes};
     out->fd = fcntl(buffer->fd, F_DUPFD_CLOEXEC, 0);
     if (out->fd < 0)
         return pd_device_fail(device, PD_KERNEL_NO_MEMORY,

@@ -66,7 +66,7 @@ enum pd_precision {
 struct pd_device_options {
     const char *kind; /* "cpu", "reference" (plain loops, for tests), "cuda" */
     int threads;      /* cpu: size of the team; 0: one per core this process may use */
-    const char *isa;  /* cpu: "auto", "baseline", "avx2", "avx512", "vnni", "amx": highest allowed */
+    const char *isa; /* cpu: "auto", "baseline", "avx2", "avx512", "vnni", "amx": highest allowed */
     enum pd_precision precision; /* cpu, reference */
     int ordinal;                 /* cuda: which GPU */
     int max_tokens;              /* most tokens in one step */
@@ -136,13 +136,27 @@ void pd_buffer_destroy(struct pd_buffer *buffer);
 /* PD_BUFFER_PINNED only; NULL for every other class. */
 void *pd_buffer_host(struct pd_buffer *buffer);
 
-enum pd_export_kind { PD_EXPORT_MEMFD, PD_EXPORT_DMABUF };
+enum pd_export_kind {
+    PD_EXPORT_MEMFD,  /* memory of the host */
+    PD_EXPORT_DEVICE, /* memory of the device, which the host cannot map */
+};
 
+/* How a KV buffer is reached from outside of its device. Of memory of a device, whoever wants it takes
+ * the first way that works: the descriptor, the address, copies. */
 struct pd_export {
     enum pd_export_kind kind;
-    int fd; /* the caller's copy: close it. A memfd's size is sealed; map it shared */
+    int fd; /* the caller's copy: close it. MEMFD: its size is sealed; map it shared. DEVICE: a dmabuf
+             * of the buffer, for ibv_reg_dmabuf_mr, or -1 */
     size_t
         size; /* bytes, from offset 0 of the fd: what was asked for, or rounded up to huge pages */
+
+    /* DEVICE only. */
+    uint64_t address; /* of byte 0, for a driver that registers such addresses (nvidia-peermem) */
+    void *copy_context;
+    /* Copies [offset, offset + bytes) out to `host`, or in from there; done when it returns, and not in
+     * the order of launches: the caller knows that the bytes are final, or nobody's. Any one thread at a
+     * time. False: the device is lost. */
+    bool (*copy)(void *copy_context, uint64_t offset, void *host, size_t bytes, bool out);
 };
 
 /* PD_BUFFER_KV only. */

@@ -602,7 +602,7 @@ static void look(const char *transport, char *why, size_t size)
 
     assert_true(fd >= 0 && ftruncate(fd, (off_t)bytes) == 0);
     assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
-    options.memory = (struct pd_export){PD_EXPORT_MEMFD, fd, bytes};
+    options.memory = (struct pd_export){.kind = PD_EXPORT_MEMFD, .fd = fd, .size = bytes};
     if (pd_kvx_make(&options, &kvx, &error) != PD_OK) {
         snprintf(why, size, "%s", error.text);
     } else {

@@ -231,7 +231,7 @@ void kvx_start_node(struct node *node)
     CHECK(node->memory >= 0 && ftruncate(node->memory, (off_t)size) == 0 &&
               fcntl(node->memory, F_ADD_SEALS, F_SEAL_SHRINK) == 0,
           "no memory for a pool");
-    options.memory = (struct pd_export){PD_EXPORT_MEMFD, node->memory, size};
+    options.memory = (struct pd_export){.kind = PD_EXPORT_MEMFD, .fd = node->memory, .size = size};
     options.callbacks.engine = options.callbacks.link = node;
     options.callbacks.open_link = open_link;
     options.callbacks.close_link = close_link;

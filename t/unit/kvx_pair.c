@@ -335,7 +335,8 @@ static void make_pool(struct kvx_worker *worker)
         assert_int_equal(fcntl(worker->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
     worker->pool = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, worker->fd, 0);
     assert_ptr_not_equal(worker->pool, MAP_FAILED);
-    worker->options.memory = (struct pd_export){PD_EXPORT_MEMFD, worker->fd, size};
+    worker->options.memory =
+        (struct pd_export){.kind = PD_EXPORT_MEMFD, .fd = worker->fd, .size = size};
 }
 
 static void set_callbacks(struct kvx_worker *worker)
