@@ -1,10 +1,13 @@
-/* The back ends of what nginx itself offers, to measure ngx_pd beside: as cheap as can be, no model.
+/* The back ends of what ngx_pd is measured beside: as cheap as can be, no model.
  *
  *     mock_peer unary                   gRPC over HTTP/2 (libnghttp2): whatever a call sends, it gets one
  *                                       message of 80 bytes and grpc-status 0
  *     mock_peer events [interval=MS]    HTTP/1.1: a request for /events/N is answered with N server-sent
  *                                       events as chunks of their own: the first at once, then one for
  *                                       every stream at every tick
+ *     mock_peer chat [interval=MS]      HTTP/1.1, as an engine behind a router for chat requests: GET is
+ *                                       answered with a few words about the engine; POST with
+ *                                       max_tokens words, as events if "stream" is true, else at once
  *
  * One thread, one epoll. Sockets block: a peer whose answers do not fit into a socket's buffer is
  * measuring something else. Prints "port N" and serves until its input ends. */
@@ -22,18 +25,24 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-enum { READ_BYTES = 16384, HEAD_BYTES = 4096, MESSAGE_BYTES = 80, CONNECTIONS_MAX = 4096 };
+enum { READ_BYTES = 16384, HEAD_BYTES = 16384, MESSAGE_BYTES = 80, CONNECTIONS_MAX = 4096 };
 
 struct connection {
     int fd;
     nghttp2_session *session; /* unary */
-    long left;                /* events: still to send */
+    long left;                /* events still to send */
     size_t head_length;
-    char head[HEAD_BYTES + 1];
+    char head[HEAD_BYTES + 1]; /* what has come of the request; chat: with its body */
+};
+
+struct kind {
+    const char *name;
+    bool (*speak)(struct connection *c, const uint8_t *bytes, size_t length); /* false: drop it */
+    bool (*end)(struct connection *c); /* behind the last event; false: drop it */
 };
 
 static struct connection *connections[CONNECTIONS_MAX]; /* by file descriptor */
-static bool unary;
+static const struct kind *kind;
 
 static void die(const char *what)
 {
@@ -111,6 +120,8 @@ static bool speak_http2(struct connection *c, const uint8_t *bytes, size_t lengt
     const uint8_t *out;
     ssize_t n;
 
+    if (!c->session)
+        c->session = session_create();
     if (nghttp2_session_mem_recv(c->session, bytes, length) < 0)
         return false;
     while ((n = nghttp2_session_mem_send(c->session, &out)) > 0)
@@ -121,7 +132,19 @@ static bool speak_http2(struct connection *c, const uint8_t *bytes, size_t lengt
 
 /* ---- events ------------------------------------------------------------------------------------- */
 
-/* One event and its end; false when the stream is over. */
+static const char event_stream[] = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+                                   "Cache-Control: no-cache\r\nTransfer-Encoding: chunked\r\n";
+
+static bool send_chunk(struct connection *c, const char *data, size_t length)
+{
+    char chunk[1024];
+
+    return send_all(
+        c, chunk,
+        (size_t)snprintf(chunk, sizeof(chunk), "%zx\r\n%.*s\r\n", length, (int)length, data));
+}
+
+/* One event; behind the last one the end of its kind. */
 static bool send_event(struct connection *c)
 {
     static const char event[] = "data: "
@@ -130,36 +153,124 @@ static bool send_event(struct connection *c)
                                 "\"created\":1700000000,\"model\":\"m\",\"choices\":[{\"index\":0,"
                                 "\"delta\":{\"content\":\"word \"},"
                                 "\"logprobs\":null,\"finish_reason\":null}]}\n\n";
-    char chunk[sizeof(event) + 32];
-    int length = snprintf(chunk, sizeof(chunk), "%zx\r\n%s\r\n", sizeof(event) - 1, event);
 
-    if (!send_all(c, chunk, (size_t)length))
+    if (!send_chunk(c, event, sizeof(event) - 1))
         return false;
-    if (--c->left > 0)
-        return true;
-    send_all(c, "0\r\n\r\n", 5);
-    return false;
+    return --c->left > 0 || kind->end(c);
 }
 
-/* Collects the head, ignores the body. */
-static bool speak_http1(struct connection *c, const uint8_t *bytes, size_t length)
+static bool collect(struct connection *c, const uint8_t *bytes, size_t length)
 {
-    static const char head[] = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
-                               "Cache-Control: no-cache\r\nTransfer-Encoding: chunked\r\n"
-                               "Connection: close\r\n\r\n";
-    const char *count;
-
-    if (c->left > 0)
-        return true;
     if (length > HEAD_BYTES - c->head_length)
         return false;
     memcpy(c->head + c->head_length, bytes, length);
     c->head_length += length;
+    c->head[c->head_length] = 0;
+    return true;
+}
+
+/* Collects the head, ignores the body. */
+static bool speak_events(struct connection *c, const uint8_t *bytes, size_t length)
+{
+    const char *count;
+
+    if (c->left > 0)
+        return true;
+    if (!collect(c, bytes, length))
+        return false;
     if (!strstr(c->head, "\r\n\r\n"))
         return true;
     count = strstr(c->head, "/events/");
     c->left = count ? atol(count + 8) : 0;
-    return c->left > 0 && send_all(c, head, sizeof(head) - 1) && send_event(c);
+    return c->left > 0 && send_all(c, event_stream, sizeof(event_stream) - 1) &&
+           send_all(c, "Connection: close\r\n\r\n", 21) && send_event(c);
+}
+
+static bool end_events(struct connection *c)
+{
+    send_all(c, "0\r\n\r\n", 5);
+    return false;
+}
+
+/* ---- chat --------------------------------------------------------------------------------------- */
+
+static bool send_json(struct connection *c, const char *json)
+{
+    char response[READ_BYTES];
+    int length = snprintf(response, sizeof(response),
+                          "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+                          "Content-Length: %zu\r\n\r\n%s",
+                          strlen(json), json);
+
+    return length < (int)sizeof(response) && send_all(c, response, (size_t)length);
+}
+
+/* A whole answer of so many words. */
+static bool send_answer(struct connection *c, long words)
+{
+    static const char word[] = "word ";
+    char text[4096], json[8192];
+    size_t length = 0;
+
+    while (words-- > 0 && length + sizeof(word) < sizeof(text))
+        length += (size_t)sprintf(text + length, "%s", word);
+    snprintf(
+        json, sizeof(json),
+        "{\"id\":\"chatcmpl-0123456789abcdef0123456789abcdef\",\"object\":\"chat.completion\","
+        "\"created\":1700000000,\"model\":\"m\",\"choices\":[{\"index\":0,\"message\":{\"role\":"
+        "\"assistant\",\"content\":\"%.*s\"},\"logprobs\":null,\"finish_reason\":\"length\"}],"
+        "\"usage\":{\"prompt_tokens\":75,\"completion_tokens\":16,\"total_tokens\":91},"
+        "\"kv_transfer_params\":{\"do_remote_prefill\":true,\"remote_engine_id\":\"e\","
+        "\"remote_block_ids\":[1,2,3],\"remote_host\":\"127.0.0.1\",\"remote_port\":1}}",
+        (int)length, text);
+    return send_json(c, json);
+}
+
+/* The number behind `name` in the request's body, or `otherwise`. */
+static long number(const char *body, const char *name, long otherwise)
+{
+    const char *found = strstr(body, name);
+
+    return found ? atol(found + strlen(name) + (found[strlen(name)] == ' ')) : otherwise;
+}
+
+static bool answer_chat(struct connection *c, const char *body)
+{
+    long words = number(body, "\"max_tokens\":", 16);
+
+    if (!strstr(body, "\"stream\":true") && !strstr(body, "\"stream\": true"))
+        return send_answer(c, words);
+    c->left = words;
+    return send_all(c, event_stream, sizeof(event_stream) - 1) && send_all(c, "\r\n", 2) &&
+           send_event(c);
+}
+
+/* Collects whole requests, one at a time. */
+static bool speak_chat(struct connection *c, const uint8_t *bytes, size_t length)
+{
+    static const char about[] =
+        "{\"status\":\"ok\",\"model_path\":\"m\",\"model_id\":\"m\","
+        "\"is_generation\":true,\"object\":\"list\",\"data\":[{\"id\":\"m\","
+        "\"object\":\"model\",\"owned_by\":\"mock\"}]}";
+    const char *size, *body;
+
+    if (!collect(c, bytes, length))
+        return false;
+    if (!(body = strstr(c->head, "\r\n\r\n")))
+        return true;
+    body += 4;
+    size = strcasestr(c->head, "\r\ncontent-length:");
+    if (size && size < body && strlen(body) < (size_t)atol(size + 17))
+        return true;
+    c->head_length = 0;
+    return strncmp(c->head, "POST", 4) ? send_json(c, about) : answer_chat(c, body);
+}
+
+static bool end_chat(struct connection *c)
+{
+    static const char done[] = "data: [DONE]\n\n";
+
+    return send_chunk(c, done, sizeof(done) - 1) && send_all(c, "0\r\n\r\n", 5);
 }
 
 static void tick(int timer)
@@ -192,8 +303,6 @@ static void welcome(int epoll, int listener)
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     connections[fd] = calloc(1, sizeof(struct connection));
     connections[fd]->fd = fd;
-    if (unary)
-        connections[fd]->session = session_create();
     watch(epoll, fd);
 }
 
@@ -202,7 +311,7 @@ static void serve(struct connection *c)
     uint8_t bytes[READ_BYTES];
     ssize_t n = recv(c->fd, bytes, sizeof(bytes), 0);
 
-    if (n <= 0 || !(unary ? speak_http2 : speak_http1)(c, bytes, (size_t)n))
+    if (n <= 0 || !kind->speak(c, bytes, (size_t)n))
         drop(c);
 }
 
@@ -231,18 +340,26 @@ static int timer_create_ms(long interval)
     return fd;
 }
 
+static const struct kind kinds[] = {
+    {"unary", speak_http2, NULL},
+    {"events", speak_events, end_events},
+    {"chat", speak_chat, end_chat},
+};
+
 int main(int argc, char **argv)
 {
     int epoll = epoll_create1(0), listener, timer = -1;
     struct epoll_event event;
 
-    unary = argc > 1 && !strcmp(argv[1], "unary");
-    if (!unary) {
-        if (argc < 3 || strcmp(argv[1], "events") || strncmp(argv[2], "interval=", 9) ||
-            atol(argv[2] + 9) <= 0) {
-            fprintf(stderr, "usage: mock_peer unary | mock_peer events interval=MS\n");
-            return 2;
-        }
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+        if (argc > 1 && !strcmp(argv[1], kinds[i].name))
+            kind = &kinds[i];
+    if (!kind ||
+        (kind->end && (argc < 3 || strncmp(argv[2], "interval=", 9) || atol(argv[2] + 9) <= 0))) {
+        fprintf(stderr, "usage: mock_peer unary | mock_peer events|chat interval=MS\n");
+        return 2;
+    }
+    if (kind->end) {
         timer = timer_create_ms(atol(argv[2] + 9));
         watch(epoll, timer);
     }
