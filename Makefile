@@ -38,6 +38,7 @@ CUDA_LIBS := $(if $(CUDA),-L$(CUDA)/lib64 -lcudart_static -lrt -lstdc++)
 # --- sources: a new .c in a room is built without a line here ------------------------------------
 
 WORKER_SRC := $(filter-out worker/main.c,$(wildcard worker/*.c worker/*/*.c))
+PDCTL_SRC  := $(filter-out pdctl/main.c,$(wildcard pdctl/*.c))
 KERNEL_SRC := $(wildcard kernels/*.c kernels/cpu/*.c kernels/reference/*.c)
 CUDA_SRC   := $(wildcard kernels/cuda/*.cu)
 CUDA_C     := $(wildcard kernels/cuda/*.c)
@@ -47,24 +48,34 @@ DOUBLE_SRC := $(wildcard t/unit/double_*.c)
 HELP_SRC   := $(filter-out $(UNIT_SRC) $(DOUBLE_SRC),$(wildcard t/unit/*.c))
 
 WORKER_OBJ := $(WORKER_SRC:%.c=$(BUILD)/%.o) $(BUILD)/proto/pd.pb-c.o
+PDCTL_OBJ  := $(PDCTL_SRC:%.c=$(BUILD)/%.o)
 KERNEL_OBJ := $(KERNEL_SRC:%.c=$(BUILD)/%.o)
 HELP_OBJ   := $(HELP_SRC:%.c=$(BUILD)/%.o)
 UNIT_BIN   := $(UNIT_SRC:%.c=$(BUILD)/%)
 MAIN_OBJ   := $(BUILD)/worker/main.o
 CUDA_OBJ   := $(if $(CUDA),$(CUDA_SRC:%=$(BUILD)/%.o) $(CUDA_C:%.c=$(BUILD)/%.o))
 HELP_LIB   := $(BUILD)/libpdtest.a
-ROOM_LIBS  := $(BUILD)/libpdworker.a $(BUILD)/libpdkernels.a
+ROOM_LIBS  := $(BUILD)/libpdctl.a $(BUILD)/libpdworker.a $(BUILD)/libpdkernels.a
 
 .PHONY: all
-all: worker module
+all: worker pdctl module
 
-.PHONY: worker
+.PHONY: worker pdctl
 worker: $(BUILD)/pd-worker
+pdctl: $(BUILD)/bin/pdctl
 
 # The CUDA backend comes as objects: device.c names it weakly, so an archive would not bring it. Where it is
 # not linked, `--device cuda` says so.
 $(BUILD)/pd-worker: $(MAIN_OBJ) $(CUDA_OBJ) $(ROOM_LIBS) build/config.mk
 	$(CC) $(PD_LDFLAGS) -o $@ $(filter %.o %.a,$^) $(PD_LIBS) $(CUDA_LIBS)
+
+$(BUILD)/bin/pdctl: $(BUILD)/pdctl/main.o $(ROOM_LIBS)
+	@mkdir -p $(@D)
+	$(CC) $(PD_LDFLAGS) -o $@ $^ $(PD_LIBS)
+
+$(BUILD)/libpdctl.a: $(PDCTL_OBJ)
+	@rm -f $@
+	$(AR) rcs $@ $^
 
 $(BUILD)/libpdworker.a: $(WORKER_OBJ)
 	@rm -f $@
@@ -110,7 +121,7 @@ MODULES_DIR ?= $(PREFIX)/lib/nginx/modules
 .PHONY: install deb demo demo-stop
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(MODULES_DIR) $(DESTDIR)$(PREFIX)/share/ngx_pd
-	install -m 755 $(BUILD)/pd-worker $(DESTDIR)$(PREFIX)/bin/
+	install -m 755 $(BUILD)/pd-worker $(BUILD)/bin/pdctl $(DESTDIR)$(PREFIX)/bin/
 	install -m 644 $(BUILD)/ngx_http_pd_module.so $(DESTDIR)$(MODULES_DIR)/
 	install -m 644 conf/ngx_pd.conf $(DESTDIR)$(PREFIX)/share/ngx_pd/
 
@@ -178,7 +189,7 @@ test: venv model
 	    unit='$(MAKES) check-unit' \
 	    kvx='$(PARALLEL) check-kvx-histories check-kv-model' \
 	    module='$(MAKES) check-module' \
-	    link='$(MAKES) check-link check-worker check-pair' \
+	    link='$(MAKES) check-link check-worker check-pdctl check-pair' \
 	    oracle='$(PARALLEL) check-oracle' \
 	    cuda='$(PARALLEL) test-cuda' \
 	    rdma='$(MAKES) check-rdma' \
@@ -213,6 +224,7 @@ test-long: venv model
 
 .PHONY: clean
 clean:
-	rm -rf $(BUILD)/worker $(BUILD)/kernels $(BUILD)/proto $(BUILD)/t $(BUILD)/nginx $(BUILD)/pd-worker $(BUILD)/*.a
+	rm -rf $(BUILD)/worker $(BUILD)/kernels $(BUILD)/pdctl $(BUILD)/proto $(BUILD)/t $(BUILD)/nginx \
+	    $(BUILD)/pd-worker $(BUILD)/bin $(BUILD)/*.a
 
--include $(WORKER_OBJ:.o=.d) $(CUDA_C:%.c=$(BUILD)/%.d) $(KERNEL_OBJ:.o=.d) $(HELP_OBJ:.o=.d) $(DOUBLE_SRC:%.c=$(BUILD)/%.d) $(UNIT_BIN:%=%.d) $(wildcard $(BUILD)/t/oracle/*.d) $(MAIN_OBJ:.o=.d)
+-include $(WORKER_OBJ:.o=.d) $(PDCTL_OBJ:.o=.d) $(BUILD)/pdctl/main.d $(CUDA_C:%.c=$(BUILD)/%.d) $(KERNEL_OBJ:.o=.d) $(HELP_OBJ:.o=.d) $(DOUBLE_SRC:%.c=$(BUILD)/%.d) $(UNIT_BIN:%=%.d) $(wildcard $(BUILD)/t/oracle/*.d) $(MAIN_OBJ:.o=.d)

@@ -1,6 +1,6 @@
 /* pd-worker: flags in, a service out, signals until the end.
  *
- *   start ──▶ load ──▶ ready ──SIGTERM──▶ drain ──idle or --drain-timeout──▶ exit 0
+ *   start ──▶ load ──▶ ready ──SIGTERM──▶ drain ──idle, or its time is up──▶ exit 0
  *                        │                  └──second SIGTERM──▶ exit 1 at once
  *                        └──the device is lost──▶ exit 1, for a supervisor to start it again
  *
@@ -128,15 +128,16 @@ static void wait_for_the_end(const struct pd_service *service)
 
 static void drain(struct pd_service *service, const struct pd_options *options)
 {
-    uint64_t until_ns = pd_clock_ns() + (uint64_t)options->drain_timeout * 1000000000u;
+    uint32_t asked_ms = pd_service_asked_drain_ms(service);
+    uint32_t patience_ms = asked_ms ? asked_ms : (uint32_t)options->drain_timeout * 1000u;
+    uint64_t until_ns = pd_clock_ns() + patience_ms * 1000000ull;
 
-    pd_log(PD_LOG_INFO, "worker", "draining for at most %lld s", (long long)options->drain_timeout);
-    pd_service_drain(service, (uint32_t)options->drain_timeout * 1000u);
+    pd_log(PD_LOG_INFO, "worker", "draining for at most %.3g s", patience_ms / 1e3);
+    pd_service_drain(service, patience_ms);
     while (!pd_service_idle(service)) {
         if (pd_clock_ns() >= until_ns) {
-            pd_log(PD_LOG_WARN, "worker",
-                   "still busy after %lld s: what runs is cut (--drain-timeout)",
-                   (long long)options->drain_timeout);
+            pd_log(PD_LOG_WARN, "worker", "still busy after %.3g s: what runs is cut (%s)",
+                   patience_ms / 1e3, asked_ms ? "pdctl drain" : "--drain-timeout");
             return;
         }
         if (wait_for_signal(DRAIN_POLL_MS)) {

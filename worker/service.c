@@ -452,6 +452,11 @@ void pd_service_drain(struct pd_service *service, uint32_t deadline_ms)
     pd_engine_drain(service->engine);
 }
 
+uint32_t pd_service_asked_drain_ms(const struct pd_service *service)
+{
+    return pd_link_asked_drain_ms(service->link);
+}
+
 bool pd_service_idle(const struct pd_service *service)
 {
     return pd_engine_idle(service->engine) && pd_link_idle(service->link);

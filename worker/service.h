@@ -32,6 +32,9 @@ void pd_service_log_ready(const struct pd_service *service);
 /* Refuses new work and tells everybody. */
 void pd_service_drain(struct pd_service *service, uint32_t deadline_ms);
 
+/* Milliseconds that whoever asked to drain over the wire gives; 0: nobody did, or it does not matter. */
+uint32_t pd_service_asked_drain_ms(const struct pd_service *service);
+
 /* Whether nothing runs, is handed over or waits to be said. */
 bool pd_service_idle(const struct pd_service *service);
 

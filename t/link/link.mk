@@ -7,16 +7,17 @@ $(BUILD)/t/link/fake_worker: $(BUILD)/t/link/fake_worker.o $(FAKE_OBJ) $(ROOM_LI
 	$(CC) $(PD_LDFLAGS) -Wl,--wrap=malloc -o $@ $^ $(PD_LIBS)
 
 .PHONY: check-link
-check-link: $(BUILD)/t/link/fake_worker venv
+check-link: $(BUILD)/t/link/fake_worker pdctl venv
 	TSAN_OPTIONS="suppressions=$(CURDIR)/t/tsan.suppressions $$TSAN_OPTIONS" PD_BUILD=$(BUILD) \
 	    build/venv/bin/python -m unittest discover -s t/link -p 'test_link_*.py'
 
 # The whole worker on the real model: its life as a process, and the same answers from one and from a pair.
-.PHONY: check-worker check-pair
-check-worker check-pair: worker venv model
+.PHONY: check-worker check-pair check-pdctl
+check-worker check-pair check-pdctl: worker pdctl venv model
 check-worker: LINK_SCRIPT := t/link/test_worker.py
 check-pair: LINK_SCRIPT := t/link/pair.py
-check-worker check-pair:
+check-pdctl: LINK_SCRIPT := t/link/test_pdctl.py
+check-worker check-pair check-pdctl:
 	TSAN_OPTIONS="suppressions=$(CURDIR)/t/tsan.suppressions $$TSAN_OPTIONS" PD_BUILD=$(BUILD) \
 	    build/venv/bin/python $(LINK_SCRIPT) $(LINK_MODEL)
 

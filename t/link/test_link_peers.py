@@ -12,7 +12,7 @@ import unittest
 import grpc
 
 from case import Case
-from rig import BUILD, FakeWorker, Process, pd, stats, wait_for
+from rig import BUILD, PATIENCE, FakeWorker, Process, pd, stats, wait_for
 
 CODE = grpc.StatusCode
 
@@ -261,6 +261,20 @@ class Tls(unittest.TestCase):
             worker.tell(f"kv-open 1 {worker.address}")
             worker.wait_line("link_up id=1")
             worker.tell("kv-close 1")
+            self.assertEqual(worker.quit(), 0)
+
+    def test_pdctl_shows_the_keys_that_are_asked_of_frontends(self):
+        with tempfile.NamedTemporaryFile("w+") as log:
+            worker = FakeWorker(log, cert=self.path("w.pem"), key=self.path("w.key"),
+                                ca=self.path("ca.pem"))
+            self.addCleanup(worker.kill)
+            known = ["--tls-ca", self.path("ca.pem")]
+            keys = ["--tls-cert", self.path("w.pem"), "--tls-key", self.path("w.key")]
+            for flags, status in ((known + keys, 0), (known, 1), ([], 1)):
+                result = subprocess.run([os.path.join(BUILD, "bin/pdctl"), "status", worker.address, *flags],
+                                        capture_output=True, text=True, timeout=PATIENCE, check=False)
+                self.assertEqual(result.returncode, status, result)
+                self.assertEqual(result.stdout.startswith("fake: "), status == 0, result)
             self.assertEqual(worker.quit(), 0)
 
     def test_files_that_are_no_keys(self):

@@ -38,6 +38,35 @@ static int read_pem(const char *path, char **out, struct pd_error *error)
     return PD_OK;
 }
 
+int pd_credentials_client(const char *cert, const char *key, const char *authorities,
+                          grpc_channel_credentials **out, struct pd_error *error)
+{
+    char *chain = NULL, *private = NULL, *roots = NULL;
+    int status;
+
+    *out = NULL;
+    if (!*cert && !*authorities) {
+        *out = grpc_insecure_credentials_create();
+        return PD_OK;
+    }
+    status = read_pem(cert, &chain, error);
+    if (status == PD_OK)
+        status = read_pem(key, &private, error);
+    if (status == PD_OK)
+        status = read_pem(authorities, &roots, error);
+    if (status == PD_OK) {
+        grpc_ssl_pem_key_cert_pair pair = {private, chain};
+
+        *out = grpc_ssl_credentials_create_ex(roots, chain ? &pair : NULL, NULL, NULL);
+        if (!*out)
+            status = pd_fail(error, PD_INVALID, "gRPC takes neither %s nor %s", cert, key);
+    }
+    free(chain);
+    free(private);
+    free(roots);
+    return status;
+}
+
 static int make_tls(grpc_ssl_pem_key_cert_pair *pair, const char *authorities,
                     struct pd_credentials *credentials, struct pd_error *error)
 {

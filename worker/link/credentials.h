@@ -20,6 +20,12 @@ struct pd_credentials {
  * no PEM. */
 int pd_credentials_create(const char *cert, const char *key, const char *authorities,
                           struct pd_credentials *credentials, struct pd_error *error);
+
+/* For a program that only calls: plain text without `cert` and `authorities`; TLS with either. Without
+ * `authorities` a server must be known to the system's. */
+int pd_credentials_client(const char *cert, const char *key, const char *authorities,
+                          grpc_channel_credentials **out, struct pd_error *error);
+
 void pd_credentials_free(struct pd_credentials *credentials);
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "worker/base/log.h"
 #include "worker/link/address.h"
+#include "worker/link/channel.h"
 
 enum { OUT_BYTES_MAX = 16 << 20, STALL_MS_MAX = 10000, CONNECT_MS_MAX = 5000 };
 
@@ -200,7 +201,7 @@ static void open_link(struct pd_link *link, uint64_t id, const char *address)
         refuse_open(link, id, "as many KV links are open as this worker opens");
         return;
     }
-    kv->channel = pd_link_channel(link, address, receive_max);
+    kv->channel = pd_channel_create(link->credentials.channel, address, receive_max);
     if (kv->channel)
         kv->stream =
             pd_stream_open(&link->streams, kv->channel, "/pd.v1.Kv/Link", &kv_events, kv, &limits);

@@ -3,6 +3,7 @@
  *                 ┌────────────────────────── link ───────────────────────────┐
  *   nginx ──Attach──▶ parts ──▶ [intake: template, tokens, bounds] ──request──▶ engine
  *         ◀──Step──── one message per step and stream ◀──────────placed, step, failed──┘
+ *   pdctl ──Stats, Drain──▶
  *   other workers ◀──Kv.Link, bytes only──▶ kvx          dispatcher ◀──Register (lease)
  *                 └────────────────────────────────────────────────────────────┘
  *
@@ -74,6 +75,10 @@ int pd_link_start(struct pd_link *link, const struct pd_link_identity *identity,
 /* Tells every frontend and gives the leases back; submissions are refused from here on, running
  * attempts go on. Any thread. */
 void pd_link_drain(struct pd_link *link, uint32_t deadline_ms);
+
+/* Drain calls ask the process to end as an operator would, with SIGTERM; this is the time that the one
+ * which did so gives, 0 if none did or it does not say. Any thread. */
+uint32_t pd_link_asked_drain_ms(const struct pd_link *link);
 
 /* Whether no attempt runs and nothing waits to be sent. Any thread. */
 bool pd_link_idle(const struct pd_link *link);

@@ -6,6 +6,7 @@
 
 #include "worker/base/clock.h"
 #include "worker/base/log.h"
+#include "worker/link/channel.h"
 
 enum {
     CALL_MS_MAX = 5000,
@@ -102,7 +103,7 @@ static void call(struct pd_registration *r)
     r->said_goodbye = r->leaving;
     r->lease_ms = 0;
     if (!r->channel)
-        r->channel = pd_link_channel(r->link, r->address, REPLY_BYTES_MAX);
+        r->channel = pd_channel_create(r->link->credentials.channel, r->address, REPLY_BYTES_MAX);
     if (r->channel)
         r->stream = pd_stream_open(&r->link->streams, r->channel, "/pd.v1.Dispatcher/Register",
                                    &events, r, &limits);

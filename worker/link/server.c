@@ -15,6 +15,7 @@
 #include "worker/link/address.h"
 #include "worker/link/attach.h"
 #include "worker/link/delivery.h"
+#include "worker/link/drain.h"
 #include "worker/link/events.h"
 #include "worker/link/kv_stream.h"
 #include "worker/link/register.h"
@@ -40,31 +41,6 @@ enum {
 static grpc_arg integer(const char *key, int value)
 {
     return (grpc_arg){.type = GRPC_ARG_INTEGER, .key = (char *)key, .value.integer = value};
-}
-
-grpc_channel *pd_link_channel(struct pd_link *link, const char *address, int receive_max)
-{
-    grpc_arg arguments[] = {
-        integer(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, receive_max),
-        integer(GRPC_ARG_HTTP2_BDP_PROBE, 0), /* its PINGs make nginx drop connections */
-        integer(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, WINDOW_BYTES),
-        integer(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
-        integer(GRPC_ARG_ENABLE_RETRIES, 0),
-        integer(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1), /* one connection per link, not shared */
-        integer(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0),
-        integer(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1), /* identity only */
-        integer(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200),
-        integer(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 200),
-        integer(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000),
-    };
-    grpc_channel_args args = {sizeof(arguments) / sizeof(*arguments), arguments};
-    struct pd_address parsed;
-    char target[PD_ADDRESS_MAX + 16];
-
-    if (!pd_address_parse(address, &parsed))
-        return NULL;
-    snprintf(target, sizeof(target), "dns:///%s", address);
-    return grpc_channel_create(target, link->credentials.channel, &args);
 }
 
 static grpc_server *make_server(void)
@@ -119,6 +95,8 @@ static void dispatch(struct pd_link *link)
         pd_kv_accept(link, call, peer);
     else if (is_method(link, "/pd.v1.Worker/Stats"))
         pd_stats_accept(link, call);
+    else if (is_method(link, "/pd.v1.Worker/Drain"))
+        pd_drain_accept(link, call);
     else
         pd_stream_refuse(&link->streams, call, GRPC_STATUS_UNIMPLEMENTED,
                          "pd-worker has no such method");
@@ -167,8 +145,10 @@ static void begin_drain(struct pd_link *link)
     if (link->draining)
         return;
     link->draining = true;
+    link->drain_until_ns = pd_clock_ns() + link->drain_ms * 1000000ull;
     pd_attaches_drain(link);
     pd_registrations_leave(link);
+    pd_drains_begin(link);
 }
 
 static void shutdown_done(struct pd_tag *tag, bool ok)
@@ -185,6 +165,7 @@ static void begin_stop(struct pd_link *link)
     link->stopping = true;
     link->cut_ns = pd_clock_ns() + STOP_MS_MAX * 1000000ull;
     pd_attaches_close(link);
+    pd_drains_end(link);
     pd_registrations_leave(link);
     if (link->server)
         grpc_server_shutdown_and_notify(link->server, link->loop.queue, &link->shutdown_tag);
@@ -283,6 +264,7 @@ static void tick(void *owner, uint64_t now_ns)
     pd_streams_tick(&link->streams, now_ns);
     pd_attaches_tick(link, now_ns);
     pd_registrations_tick(link, now_ns);
+    pd_drains_tick(link, now_ns);
     if (link->stopping)
         stop_tick(link, now_ns);
 }
@@ -459,6 +441,11 @@ void pd_link_drain(struct pd_link *link, uint32_t deadline_ms)
 {
     link->drain_ms = deadline_ms; /* read by the link's thread only after the message */
     say(link, PD_LINK_DRAIN);
+}
+
+uint32_t pd_link_asked_drain_ms(const struct pd_link *link)
+{
+    return atomic_load(&link->asked_drain_ms);
 }
 
 bool pd_link_idle(const struct pd_link *link)

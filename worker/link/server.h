@@ -19,11 +19,13 @@
 enum {
     PD_ATTACHES_MAX = 256,
     PD_STATS_CALLS_MAX = 16,
+    PD_DRAIN_CALLS_MAX = 16,
     PD_KV_LINKS_MAX = 256, /* in each direction */
     PD_FAILURE_CODES = PD__V1__FAILED__CODE__REDIRECT + 1,
 };
 
 struct pd_attach;
+struct pd_drain;
 struct pd_kv_stream;
 struct pd_registration;
 
@@ -86,6 +88,9 @@ struct pd_link {
     struct pd_registration *registrations;
     size_t registration_count;
     size_t stats_calls;
+    struct pd_drain *drains[PD_DRAIN_CALLS_MAX];
+    bool asked_to_drain;        /* by one of them: the process has been told */
+    atomic_uint asked_drain_ms; /* how long that one gives; 0: it leaves that to the process */
 
     struct pd_kvx_link_state *kv_states; /* as of kv_states_ns; PD_KV_LINKS_MAX entries */
     size_t kv_state_count;
@@ -93,7 +98,9 @@ struct pd_link {
 
     bool draining, stopping, ending, server_is_down;
     uint32_t drain_ms;
-    uint64_t cut_ns; /* while stopping: when patience ends */
+    uint64_t drain_until_ns; /* while draining: when what runs is cut */
+    uint64_t drain_tell_ns;  /* and when its watchers are told the next time */
+    uint64_t cut_ns;         /* while stopping: when patience ends */
     struct pd_tag accept_tag, shutdown_tag;
     grpc_call *accepted;
     grpc_call_details details;
@@ -105,10 +112,6 @@ struct pd_link {
 
 /* Packs a message into a slice of exactly its size. */
 grpc_slice pd_link_pack(const ProtobufCMessage *message);
-
-/* A client channel to host:port, with this house's arguments; NULL if the address is none.
- * `receive_max`: bytes of the largest message. */
-grpc_channel *pd_link_channel(struct pd_link *link, const char *address, int receive_max);
 
 /* Posts to the link's thread. Whatever fails to be posted is freed. */
 void pd_link_post(struct pd_link *link, struct pd_message *message, enum pd_link_message kind);

@@ -1,0 +1,185 @@
+"""pdctl against real workers, and against what only looks like one.
+
+usage: test_pdctl.py MODEL
+"""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+import unittest
+from concurrent import futures
+
+import grpc
+
+import test_worker
+from rig import BUILD, CANCELLED, DRAINING, PATIENCE, Stream, pd, stats, wait_for
+from test_worker import Life, free_port
+
+PDCTL = os.path.join(BUILD, "bin/pdctl")
+del Life.test_ready_line  # its helpers are used here; its tests have a run of their own
+for inherited in [name for name in dir(Life) if name.startswith("test_")]:
+    delattr(Life, inherited)
+
+
+def pdctl(*arguments):
+    return subprocess.run([PDCTL, *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+
+class CommandLine(unittest.TestCase):
+    def test_help_teaches(self):
+        overview = pdctl("--help")
+        self.assertEqual((overview.returncode, overview.stderr), (0, ""))
+        for command in re.findall(r"^  (\w+) +WORKER", overview.stdout, re.M):
+            page = pdctl(command, "--help")
+            self.assertEqual((page.returncode, page.stderr), (0, ""))
+            self.assertIn(f"Usage: pdctl {command} WORKER", page.stdout)
+            self.assertIn("--tls-ca PATH", page.stdout)
+        self.assertRegex(overview.stdout, r"  status +WORKER .*\n  drain +WORKER ")
+        self.assertRegex(pdctl("--version").stdout, r"^pdctl 0\.")
+
+    def test_misuse(self):
+        for arguments, words in ((("fly",), 'no command "fly"'), ((), "Usage"), (("drain",), "write pdctl drain WORKER"),
+                                 (("drain", "h:1", "h:2"), '"h:2" is one argument too many'),
+                                 (("drain", "h:1", "--deadline", "soon"), "--deadline soon: write seconds"),
+                                 (("status", "--colour", "h:1"), "no flag --colour")):
+            result = pdctl(*arguments)
+            self.assertEqual((result.returncode, result.stdout), (2, ""), arguments)
+            self.assertIn(words, result.stderr)
+
+    def failure(self, *arguments):
+        result = pdctl(*arguments)
+        self.assertEqual((result.returncode, result.stdout), (1, ""), result)
+        self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+        return result.stderr
+
+    def test_what_cannot_be_reached(self):
+        self.assertIn('"unix:/run/x" is no address', self.failure("status", "unix:/run/x"))
+        self.assertIn("is not reached", self.failure("status", f"127.0.0.1:{free_port()}"))
+        self.assertIn("go together", self.failure("status", "127.0.0.1:1", "--tls-cert", "/x"))
+        self.assertIn("cannot open /nowhere", self.failure("drain", "127.0.0.1:1", "--tls-ca", "/nowhere"))
+
+    def test_a_silent_peer_is_given_up(self):
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            start = time.monotonic()
+            self.failure("status", f"127.0.0.1:{silent.getsockname()[1]}", "--timeout", "0.5")
+            self.assertLess(time.monotonic() - start, 30)
+
+    def serve(self, method, handler):
+        server = grpc.server(futures.ThreadPoolExecutor(2))
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("pd.v1.Worker", {method: handler}),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        self.addCleanup(lambda: server.stop(0).wait())
+        return f"127.0.0.1:{port}"
+
+    def test_an_older_worker(self):
+        address = self.serve("Stats", grpc.unary_unary_rpc_method_handler(lambda data, _: b""))
+        self.assertIn("older version", self.failure("drain", address))
+        self.assertIn("cannot be read", self.failure("status", address))
+
+    def test_a_worker_that_lies(self):
+        handler = grpc.stream_stream_rpc_method_handler(lambda requests, _: iter([b"\xff\xff\xff"]))
+        self.assertIn("cannot be read", self.failure("drain", self.serve("Drain", handler)))
+        handler = grpc.stream_stream_rpc_method_handler(lambda requests, _: iter([]))
+        self.assertIn("without having left", self.failure("drain", self.serve("Drain", handler)))
+        huge = b"\0" * (5 << 20)
+        handler = grpc.unary_unary_rpc_method_handler(lambda data, _: huge)
+        self.assertIn("refuses", self.failure("status", self.serve("Stats", handler)))
+
+
+class Status(Life):
+    def test_it_says_what_the_worker_says(self):
+        worker = self.start("--name", "w1", "--role", "decode", "--zone", "rack9")
+        counters, reply = stats(worker.address)
+        shown = json.loads(pdctl("status", worker.address, "--json").stdout)
+        self.assertEqual(shown["hello"]["boot"], f"{reply.hello.boot:016x}")
+        for field in ("instance", "model", "numerics_id", "zone", "kv_blocks", "block_size", "max_model_len"):
+            self.assertEqual(shown["hello"][field], getattr(reply.hello, field), field)
+        self.assertEqual((shown["hello"]["role"], shown["load"]["draining"]), ("decode", False))
+        self.assertEqual(shown["load"]["kv_free"], reply.load.kv_free)
+        self.assertEqual(set(shown["counters"]), set(counters))
+        self.assertEqual(shown["counters"]["kv_blocks"], reply.hello.kv_blocks)
+        text = pdctl("status", worker.address, "--counters").stdout
+        self.assertIn("w1: decode of m, boot", text)
+        self.assertIn(f"KV blocks: 0 of {reply.hello.kv_blocks} in use", text)
+        self.assertRegex(text, rf"\n  kv_blocks {reply.hello.kv_blocks}\n")
+        self.assertEqual(pdctl("status", worker.address, "--quiet").stdout, "")
+
+
+class Drain(Life):
+    def test_what_runs_ends(self):
+        worker = self.start()
+        frontend = self.attach(worker)
+        frontend.submit(1, text=b"Once upon a time", max_tokens=60)
+        frontend.placed(1)
+        results = []
+        thread = threading.Thread(target=lambda: results.append(pdctl("drain", worker.address)))
+        thread.start()
+        wait_for("the drain", lambda: frontend.of_kind("drain"))
+        frontend.submit(2, text=b"x")
+        self.assertEqual(frontend.failed(2).code, DRAINING)
+        self.assertGreater(len(frontend.finished(1)[1]), 0)
+        thread.join(PATIENCE)
+        self.assertEqual((results[0].returncode, results[0].stdout),
+                         (0, f"{worker.address} has left: everything that it had has ended\n"), results)
+        self.assertIn("1 requests to end (", results[0].stderr)
+        with self.assertRaises(ConnectionRefusedError):
+            socket.create_connection(worker.address.split(":"))
+        self.assertEqual(worker.wait_exit(), 0)
+
+    def test_its_deadline_is_the_callers(self):
+        worker = self.start("--drain-timeout", "600")
+        frontend = self.attach(worker)
+        self.long_answer(frontend)
+        result = pdctl("drain", worker.address, "--deadline", "0.7")
+        self.assertEqual(result.returncode, 0, result)
+        self.assertIn("its time was up, and what it still had (1 requests", result.stdout)
+        self.assertEqual(frontend.failed(1).code, CANCELLED)
+        self.assertEqual(worker.wait_exit(), 0)
+        self.assertIn("still busy after 0.7 s: what runs is cut (pdctl drain)", worker.text())
+
+    def test_the_first_deadline_stands_and_watchers_may_leave(self):
+        worker = self.start()
+        frontend = self.attach(worker)
+        self.long_answer(frontend)
+        first = pdctl("drain", worker.address, "--no-wait", "--deadline", "500")
+        self.assertRegex(first.stderr, rf"^{worker.address}: 1 requests to end \(. running, . waiting\), 500 s left\n$")
+        self.assertRegex(first.stdout, "drains, for at most 500 s")
+        with subprocess.Popen([PDCTL, "drain", worker.address, "--deadline", "0.1"], stderr=subprocess.PIPE,
+                              text=True) as watcher:
+            self.assertRegex(watcher.stderr.readline(), r"1 requests to end .*, (499|500) s left")
+            watcher.kill()
+        self.assertEqual(stats(worker.address)[1].load.draining, True)
+        self.assertIsNone(worker.child.poll())
+        frontend.cancel(1)
+        self.assertEqual(worker.wait_exit(), 0)
+
+    def drain_call(self, worker, message=None):
+        stream = Stream(worker.address, "/pd.v1.Worker/Drain", pd.DrainProgress)
+        self.addCleanup(stream.close)
+        if message is not None:
+            stream.put(message)
+        return stream
+
+    def test_hostile_callers_drain_nothing(self):
+        worker = self.start()
+        for bad in (b"\xff\xff\xff", pd.DrainRequest(deadline_ms=86400001)):
+            self.assertEqual(self.drain_call(worker, bad).wait_status()[0], grpc.StatusCode.INVALID_ARGUMENT)
+        silent = [self.drain_call(worker) for _ in range(17)]
+        ends = [stream.wait_status()[0] for stream in silent]
+        self.assertEqual((ends.count(grpc.StatusCode.RESOURCE_EXHAUSTED),
+                          ends.count(grpc.StatusCode.DEADLINE_EXCEEDED)), (1, 16), ends)
+        self.assertEqual(stats(worker.address)[1].load.draining, False)
+        twice = self.drain_call(worker, pd.DrainRequest(deadline_ms=60000))
+        twice.put(pd.DrainRequest())
+        self.assertEqual(worker.wait_exit(), 0)
+
+
+if __name__ == "__main__":
+    test_worker.MODEL = os.path.abspath(sys.argv.pop(1))
+    unittest.main()
