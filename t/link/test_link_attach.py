@@ -69,6 +69,22 @@ class Hello(Case):
         frontend.submit(1, text=b"x", max_tokens=1)
         self.assertEqual(frontend.finished(1)[0], b"a")
 
+    def test_frontends_hear_of_each_other(self):
+        beat = lambda frontend, **health: frontend.put(pd.ToWorker(heartbeat=pd.Heartbeat(
+            number=1, health=pd.FrontendHealth(**health) if health else None)))
+        one, two, old = (self.frontend(hello=pd.FrontendHello(protocol=1, frontend_id=name))
+                         for name in ("one", "two", "old"))
+        beat(one, frontend_id="two", requests=40, finished=38, away=True)
+        beat(old)
+        def heard():  # streams are not in step
+            beat(two, requests=10, finished=10)
+            return two.of_kind("frontends")
+        wait_for("word of the others", heard)
+        self.assertEqual([(other.frontend_id, other.requests, other.finished, other.away)
+                          for other in two.of_kind("frontends")[-1].others],
+                         [("one", 40, 38, True)])
+        self.assertEqual(one.of_kind("frontends"), [])
+
 
 class Requests(Case):
     def test_text(self):

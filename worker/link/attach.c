@@ -26,6 +26,8 @@ enum {
 };
 
 _Static_assert(PD_ATTACHES_MAX == 256, "an attach id keeps its index in eight bits");
+_Static_assert((int)PD_FRONTENDS_MAX >= (int)PD_ATTACHES_MAX,
+               "each stream may be another frontend's");
 
 struct pd_attach *pd_attach_find(const struct pd_link *link, uint64_t id)
 {
@@ -67,6 +69,7 @@ static void forget(struct pd_attach *attach, const char *why)
            running);
     pd_attach_running(link, -(long)running);
     pd_attempts_clear(&attach->attempts);
+    pd_frontends_leave(attach->health);
     link->attaches[attach->id & (PD_ATTACHES_MAX - 1)] = NULL;
     link->attach_count--;
     free(attach);
@@ -276,6 +279,7 @@ static void receive_hello(struct pd_attach *attach, const Pd__V1__FrontendHello 
     attach->greeted = true;
     pd_stream_settled(attach->stream);
     strcpy(attach->frontend, hello->frontend_id);
+    attach->health = pd_frontends_join(&attach->link->frontends, hello->frontend_id);
     attach->slot = hello->slot;
     attach->generation = hello->generation;
     attach->name = hello->stream;
@@ -288,6 +292,22 @@ static void receive_hello(struct pd_attach *attach, const Pd__V1__FrontendHello 
 
 /* ---- messages -----------------------------------------------------------------------------------
  */
+
+/* The frontend's process lives, and may tell how its requests end; it hears of the others. */
+static void receive_heartbeat(struct pd_attach *attach, const Pd__V1__Heartbeat *heartbeat)
+{
+    struct pd_link *link = attach->link;
+    Pd__V1__FromWorker message = PD__V1__FROM_WORKER__INIT;
+    uint64_t now_ns = pd_clock_ns();
+
+    pd_frontends_tell(attach->health, heartbeat->health, now_ns);
+    pd_scratch_reset(&link->scratch);
+    message.kind_case = PD__V1__FROM_WORKER__KIND_FRONTENDS;
+    message.frontends =
+        pd_frontends_others(&link->frontends, attach->health, &link->scratch, now_ns);
+    if (message.frontends)
+        pd_attach_send(attach, &message);
+}
 
 static void receive(struct pd_attach *attach, const Pd__V1__ToWorker *message)
 {
@@ -312,7 +332,10 @@ static void receive(struct pd_attach *attach, const Pd__V1__ToWorker *message)
     case PD__V1__TO_WORKER__KIND_DRAIN:
         attach->leaving = true;
         break;
-    default: /* a heartbeat: that it came is all it says; or a kind of a later version */
+    case PD__V1__TO_WORKER__KIND_HEARTBEAT:
+        receive_heartbeat(attach, message->heartbeat);
+        break;
+    default: /* a kind of a later version */
         break;
     }
 }

@@ -11,9 +11,8 @@
 #define PD_ATTACH_H
 
 #include "worker/link/attempts.h"
+#include "worker/link/frontends.h"
 #include "worker/link/server.h"
-
-enum { PD_FRONTEND_BYTES_MAX = 64 };
 
 struct pd_attach {
     struct pd_link *link;
@@ -21,6 +20,7 @@ struct pd_attach {
     struct pd_stream *stream;
     char peer[80];
     char frontend[PD_FRONTEND_BYTES_MAX + 1];
+    struct pd_frontend *health; /* its entry in link->frontends; NULL before the hello */
     uint32_t slot;
     uint64_t generation;
     uint64_t name;         /* as the frontend's hello names the stream, 0: not */

@@ -12,6 +12,7 @@
 #include "worker/base/mailbox.h"
 #include "worker/link/scratch.h"
 #include "worker/link/credentials.h"
+#include "worker/link/frontends.h"
 #include "worker/link/intake.h"
 #include "worker/link/link.h"
 #include "worker/link/stream.h"
@@ -83,6 +84,7 @@ struct pd_link {
 
     struct pd_attach *attaches[PD_ATTACHES_MAX];
     size_t attach_count, attach_serial;
+    struct pd_frontends frontends;
     struct pd_kv_stream *kv_streams;
     size_t kv_served, kv_opened;
     struct pd_registration *registrations;
