@@ -8,6 +8,10 @@ bench-%: all model venv
 bench-frontend: module $(BUILD)/t/bench/mock_worker $(BUILD)/t/bench/mock_peer
 	@PD_BUILD=$(BUILD) t/bench/frontend
 
+.PHONY: bench-routers
+bench-routers: module $(BUILD)/t/bench/mock_worker $(BUILD)/t/bench/mock_peer
+	@PD_BUILD=$(BUILD) t/bench/routers
+
 .PHONY: bench-streams
 bench-streams: module $(BUILD)/t/bench/mock_worker
 	@PD_BUILD=$(BUILD) t/bench/streams

@@ -36,21 +36,24 @@ def dial(port):
     return connection
 
 
+def is_whole(data):
+    """Whether that is a whole response."""
+    head, blank, body = data.partition(b"\r\n\r\n")
+    length = re.search(rb"content-length: (\d+)", head.lower())
+    return blank and (len(body) >= int(length[1]) if length else body.endswith(b"0\r\n\r\n"))
+
+
 def answer(connection):
     """One whole response off a connection that is kept."""
     data = b""
-    while True:
-        head, blank, body = data.partition(b"\r\n\r\n")
-        length = re.search(rb"content-length: (\d+)", head.lower())
-        if blank and (len(body) >= int(length[1]) if length else body.endswith(b"0\r\n\r\n")):
-            break
+    while not is_whole(data):
         more = connection.recv(65536)
         if not more:
             raise RuntimeError("the response was cut")
         data += more
     if not data.startswith(b"HTTP/1.1 200"):
         raise RuntimeError(data.decode(errors="replace"))
-    return body
+    return data.partition(b"\r\n\r\n")[2]
 
 
 def one_after_another(port, request, count):
