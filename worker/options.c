@@ -133,6 +133,9 @@ static const struct flag flags[] = {
      "RDMA queue pairs of a link: more for paths that spread connections over several wires"},
     {"kv-busy-poll", NULL, TRANSFER, SWITCH, AT(kv_busy_poll), "false", "off", 0, 0, NULL,
      "spend a core on RDMA completions while reads are in flight, to hear of them sooner"},
+    {"kv-checksum", NULL, TRANSFER, SWITCH, AT(kv_checksum), "false", "off", 0, 0, NULL,
+     "trust KV from a prefill worker only with its checksum (XXH3 of every block); costs both ends "
+     "see its README"},
 
     {"tls-cert", "PATH", SECURITY, TEXT, AT(tls_cert), NULL, NULL, 0, 4095, NULL,
      "certificate chain (PEM): serve and connect with TLS; needs --tls-key"},

@@ -58,7 +58,7 @@ struct pd_options {
     const char *kv_transport; /* "auto", "shm", "rdma", "tcp" */
     const char *kv_bind, *kv_device;
     int64_t kv_qps;
-    bool kv_busy_poll;
+    bool kv_busy_poll, kv_checksum;
 
     const char *tls_cert, *tls_key, *tls_ca;
 

@@ -362,6 +362,7 @@ static int make_kvx(struct pd_service *service, struct pd_error *error)
         .device = options->kv_device,
         .queue_pairs = (uint32_t)options->kv_qps,
         .busy_poll = options->kv_busy_poll,
+        .checksum = options->kv_checksum,
         .max_model_len = (uint32_t)service->sizing.max_model_len,
     };
 

@@ -583,6 +583,45 @@ static void stop_with_everything_under_way(void **state)
     close_pair(pair);
 }
 
+static void wants_checksums(struct pd_kvx_options *options)
+{
+    options->checksum = true;
+}
+
+/* What was ready before the claim and what came after it, from the middle of a prompt on; then a byte
+ * changes on its way: here in the source's pool, behind its sum. */
+static void changed_byte_is_found_by_its_checksum(void **state)
+{
+    struct pair pair = {.transport = *state};
+    struct kvx_prompt prompt;
+    struct kvx_event event;
+    int32_t blocks[64];
+
+    kvx_net_init(&pair.net);
+    pair.source = kvx_start(&pair.net, "p0", *state, &kvx_small, NULL);
+    pair.reader = kvx_start(&pair.net, "d0", *state, &kvx_small, wants_checksums);
+    kvx_prompt_init(&prompt, pair.source, 1, 83, NULL, 20);
+    scatter(blocks, prompt.blocks, 64);
+    pd_kvx_ready(pair.source->kvx, 1, 24);
+    run_through(&pair, &prompt, 1, 2, blocks);
+    kvx_assert_only(pair.reader, &prompt, 2, blocks);
+
+    kvx_prompt_init(&prompt, pair.source, 2, 83, NULL, 40);
+    assert_int_equal(kvx_offer(pair.source, &prompt, 1), PD_OK);
+    pd_kvx_ready(pair.source->kvx, 2, 40);
+    fetch(&pair, &prompt, 2);
+    kvx_expect(pair.reader, KVX_CLAIMED, 2);
+    pair.source->pool[43 * pair.source->layout.block_bytes + 5] ^= 1;
+    pd_kvx_fetch_want(pair.reader->kvx, 2, 1, blocks, prompt.blocks);
+    event = kvx_expect(pair.reader, KVX_CLOSED, 2);
+    assert_non_null(strstr(event.why, "block 3 of ticket 2 did not arrive as the source had it"));
+    kvx_expect(pair.source, KVX_RELEASED, 2);
+
+    kvx_prompt_init(&prompt, pair.source, 3, 83, NULL, 0); /* over a new link */
+    run_through(&pair, &prompt, 3, 0, blocks);
+    kvx_net_free(&pair.net);
+}
+
 /* ---- which transports ------------------------------------------------------------------------ */
 
 /* Why this machine cannot have a source over it; an empty string if it can. */
@@ -645,6 +684,7 @@ static int run_over(char *transport)
         cmocka_unit_test_prestate(bad_tickets_are_refused_by_name, transport),
         cmocka_unit_test_prestate(source_with_other_weights_is_refused, transport),
         cmocka_unit_test_prestate(stop_with_everything_under_way, transport),
+        cmocka_unit_test_prestate(changed_byte_is_found_by_its_checksum, transport),
     };
     char why[512];
 

@@ -134,6 +134,14 @@ static inline uint64_t on_word(void *context, void *end, uint32_t block)
     return ((struct world *)context)->word[block];
 }
 
+/* What lands in block n of the one plane has the sum 1000 + n. */
+static inline uint64_t on_sum(void *context, uint64_t offset, uint32_t plane)
+{
+    (void)context;
+    assert_int_equal(plane, 0);
+    return 1000 + offset / 256;
+}
+
 static inline void on_disconnect(void *context, void *end)
 {
     struct world *world = context;
@@ -200,7 +208,7 @@ static inline struct pd_layout layout_of(uint64_t blocks)
     return layout;
 }
 
-static inline struct world *open_world(void)
+static inline struct world *open_world_with(bool checksum)
 {
     static const char *const transports[] = {"shm", "tcp", NULL};
     struct world *world = calloc(1, sizeof(*world));
@@ -213,6 +221,7 @@ static inline struct world *open_world(void)
         .connect = on_connect,
         .read = on_read,
         .word = on_word,
+        .sum = on_sum,
         .disconnect = on_disconnect,
         .claimed = on_claimed,
         .sampled = on_sampled,
@@ -228,6 +237,7 @@ static inline struct world *open_world(void)
         .fingerprint = fingerprint(9),
         .layout = layout_of(BLOCKS),
         .max_tokens = 1000,
+        .checksum = checksum,
         .max_fetches = 16,
         .max_links = 4,
         .silence_ns = silence_ns,
@@ -237,6 +247,11 @@ static inline struct world *open_world(void)
     world->window = 2;
     assert_int_equal(pd_reader_create(&options, &actions, &world->reader), PD_OK);
     return world;
+}
+
+static inline struct world *open_world(void)
+{
+    return open_world_with(false);
 }
 
 static inline void close_world(struct world *world)

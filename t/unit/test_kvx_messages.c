@@ -57,7 +57,9 @@ static void messages_to_a_source_come_back(void **state)
                                              .fingerprint = fingerprint(),
                                              .transports = {"shm", "tcp"},
                                              .transport_count = 2,
-                                             .host_id = "host"};
+                                             .host_id = "host",
+                                             .checksum = true,
+                                             .tls = true};
     back = back_to_source(&message);
     assert_memory_equal(&back, &message, sizeof(back));
     message = (struct pd_to_source){.kind = PD_TO_SOURCE_CLAIM};
@@ -102,6 +104,8 @@ static void messages_from_a_source_come_back(void **state)
                                              .why = "no shm: another host",
                                              .data_address = "10.0.0.1:4000",
                                              .link_key = 1234567890123456789u};
+    message.hello.checksum = message.hello.tls = true;
+    memset(message.hello.certificate, 0xc5, sizeof(message.hello.certificate));
     message.hello.pool = (struct pd_layout){.layers = 30,
                                             .kv_heads = 3,
                                             .block_size = 16,
@@ -120,9 +124,17 @@ static void messages_from_a_source_come_back(void **state)
     back = back_from_source(&message);
     assert_memory_equal(&back, &message, sizeof(back));
     message = (struct pd_from_source){.kind = PD_FROM_SOURCE_READY};
-    message.ready = (struct pd_chunk_ready){7, 300, true, 4711, 2, 64};
+    message.ready = (struct pd_chunk_ready){7, 300, true, 4711, 2, 64, 0, 0, NULL};
     back = back_from_source(&message);
     assert_memory_equal(&back.ready, &message.ready, sizeof(back.ready));
+    message.ready.sums_from = 3;
+    message.ready.sum_count = 2;
+    message.ready.sums = (uint64_t[]){UINT64_MAX, 0};
+    back = back_from_source(&message);
+    assert_int_equal(back.ready.sums_from, 3);
+    assert_int_equal(back.ready.sum_count, 2);
+    assert_memory_equal(back.ready.sums, message.ready.sums, 2 * sizeof(uint64_t));
+    pd_from_source_clear(&back);
     message = (struct pd_from_source){.kind = PD_FROM_SOURCE_HEARTBEAT, .heartbeat = 9};
     back = back_from_source(&message);
     assert_memory_equal(&back, &message, sizeof(back));
@@ -133,6 +145,7 @@ static void largest_claim_comes_back(void **state)
 {
     struct pd_extent extents[MAX_TOKENS / 8];
     uint64_t words[MAX_TOKENS / 8];
+    uint64_t sums[MAX_TOKENS / 8];
     uint32_t prompt[MAX_TOKENS];
     struct pd_from_source message = {.kind = PD_FROM_SOURCE_CLAIMED}, back;
 
@@ -140,6 +153,7 @@ static void largest_claim_comes_back(void **state)
     for (size_t i = 0; i < MAX_TOKENS / 8; i++) {
         extents[i] = (struct pd_extent){INT32_MAX - 2 * (uint32_t)i, 1};
         words[i] = UINT64_MAX - i;
+        sums[i] = ~words[i] << 32;
     }
     for (uint32_t i = 0; i < MAX_TOKENS; i++)
         prompt[i] = UINT32_MAX - i;
@@ -151,7 +165,8 @@ static void largest_claim_comes_back(void **state)
     message.claimed.prompt_count = MAX_TOKENS;
     message.claimed.words = words;
     message.claimed.word_count = MAX_TOKENS / 8;
-    message.claimed.ready = (struct pd_chunk_ready){7, 300, false, 0, 0, 0};
+    message.claimed.ready =
+        (struct pd_chunk_ready){7, 300, false, 0, 0, 0, 0, MAX_TOKENS / 8, sums};
     back = back_from_source(&message);
     assert_int_equal(back.claimed.generation, 7);
     assert_int_equal(back.claimed.extent_count, MAX_TOKENS / 8);
@@ -161,6 +176,8 @@ static void largest_claim_comes_back(void **state)
     assert_int_equal(back.claimed.word_count, MAX_TOKENS / 8);
     assert_memory_equal(back.claimed.words, words, sizeof(words));
     assert_int_equal(back.claimed.ready.tokens, 300);
+    assert_int_equal(back.claimed.ready.sum_count, MAX_TOKENS / 8);
+    assert_memory_equal(back.claimed.ready.sums, sums, sizeof(sums));
     pd_from_source_clear(&back);
 }
 
@@ -431,11 +448,13 @@ static void damaged_messages_do_no_harm(void **state)
     uint64_t words[] = {1, 2, 3, 4, 5};
     uint32_t prompt[40] = {1, 2, 3}, random = 11;
     struct pd_from_source message = {.kind = PD_FROM_SOURCE_CLAIMED};
+    uint64_t sums[] = {77};
     uint8_t *good, bytes[512];
     size_t length;
 
     (void)state;
-    message.claimed = (struct pd_claimed){7, extents, 2, prompt, 40, words, 5, {7, 8, 0, 0, 0, 0}};
+    message.claimed =
+        (struct pd_claimed){7, extents, 2, prompt, 40, words, 5, {7, 8, 0, 0, 0, 0, 0, 1, sums}};
     good = pd_from_source_pack(&message, &length);
     assert_true(length < sizeof(bytes));
     for (size_t cut = 0; cut <= length; cut++)

@@ -194,6 +194,111 @@ static void lies_about_progress_fail_the_ticket(void **state)
     close_world(world);
 }
 
+/* Fetch 5 of ticket 7 by a reader that wants sums: the blocks land in 1, 2, 3 and 9. */
+static struct world *claim_with_sums(const char *hello_says)
+{
+    struct world *world = open_world_with(true);
+    struct pd_from_source hello = hello_of("p0", SOURCE_BOOT);
+
+    fetch(world, 0, 5, 7);
+    pd_reader_link_up(world->reader, 0, 1);
+    assert_true(world->last.hello.checksum);
+    hello.hello.checksum = !hello_says;
+    pd_reader_message(world->reader, 0, 1, &hello);
+    if (hello_says) {
+        assert_non_null(strstr(world->why, hello_says));
+        return world;
+    }
+    pd_reader_connected(world->reader, 0, 1);
+    return world;
+}
+
+static void ready_with_sums(struct world *world, uint32_t tokens, uint32_t from, size_t count,
+                            uint64_t *sums)
+{
+    struct pd_from_source message = {.kind = PD_FROM_SOURCE_READY};
+
+    message.ready = (struct pd_chunk_ready){.generation = 7,
+                                            .tokens = tokens,
+                                            .complete = tokens == 30,
+                                            .sums_from = from,
+                                            .sum_count = count,
+                                            .sums = sums};
+    pd_reader_message(world->reader, 0, 1, &message);
+}
+
+static void blocks_are_compared_with_their_sums(void **state)
+{
+    uint64_t sums[] = {1001, 1002, 1003, 1009}, wrong[] = {1003, 1008};
+    struct world *world;
+
+    (void)state;
+    close_world(claim_with_sums("gives no checksums"));
+
+    world = claim_with_sums(NULL);
+    accept(world, 0, 1, 7, 0);
+    want(world, 0, 5, 0);
+    ready_with_sums(world, 16, 0, 2, sums);
+    ready_with_sums(world, 16, 0, 2, sums); /* once more */
+    land(world, 0);
+    ready_with_sums(world, 30, 2, 2, sums + 2);
+    ignore(world);
+    land(world, 0);
+    expect(world, "1 release 7; complete 5: 0 0 0");
+    close_world(world);
+
+    world = claim_with_sums(NULL);
+    accept(world, 0, 1, 7, 0);
+    want(world, 0, 5, 0);
+    ready_with_sums(world, 16, 0, 2, sums);
+    ready_with_sums(world, 30, 2, 2, wrong);
+    land(world, 0);
+    ignore(world);
+    land(world, 0);
+    expect(world, "disconnect 1; failed 5; close 1");
+    assert_non_null(strstr(world->why, "block 3 of ticket 7 did not arrive as the source had it"));
+    assert_int_equal(pd_reader_counters(world->reader)->wrong_sums, 1);
+    close_world(world);
+}
+
+/* Of a prefix that is held already nothing lands, and nothing is compared. */
+static void sums_of_blocks_that_are_held_do_not_matter(void **state)
+{
+    uint64_t sums[] = {1, 2, 1003, 1009};
+    struct world *world = claim_with_sums(NULL);
+
+    (void)state;
+    accept(world, 0, 1, 7, 0);
+    want(world, 0, 5, 2);
+    ready_with_sums(world, 30, 0, 4, sums);
+    ignore(world);
+    land(world, 0);
+    expect(world, "1 release 7; complete 5: 0 0 0");
+    close_world(world);
+}
+
+static void lies_about_sums_fail_the_ticket(void **state)
+{
+    uint64_t sums[5] = {0};
+    const struct {
+        uint32_t tokens, from;
+        size_t count;
+    } lies[] = {{16, 0, 1}, {16, 1, 2}, {30, 0, 3}, {30, 0, 5}, {30, 4, 1}, {16, 0, 0}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(lies) / sizeof(*lies); i++) {
+        struct world *world = claim_with_sums(NULL);
+
+        accept(world, 0, 1, 7, 0);
+        want(world, 0, 5, 0);
+        ignore(world);
+        ready_with_sums(world, lies[i].tokens, lies[i].from, lies[i].count, sums);
+        expect(world, "1 release 7; failed 5");
+        assert_non_null(strstr(world->why, "without their checksums"));
+        close_world(world);
+    }
+}
+
 static void bad_manners_end_the_link(void **state)
 {
     struct world *world = open_world();
@@ -275,6 +380,9 @@ int main(void)
         cmocka_unit_test(lies_about_blocks_fail_the_ticket),
         cmocka_unit_test(lies_about_words_fail_the_ticket),
         cmocka_unit_test(lies_about_progress_fail_the_ticket),
+        cmocka_unit_test(blocks_are_compared_with_their_sums),
+        cmocka_unit_test(sums_of_blocks_that_are_held_do_not_matter),
+        cmocka_unit_test(lies_about_sums_fail_the_ticket),
         cmocka_unit_test(bad_manners_end_the_link),
         cmocka_unit_test(engine_that_asks_for_nonsense_is_refused),
         cmocka_unit_test(fetches_have_a_limit),

@@ -157,6 +157,7 @@ bool pd_plan_next(struct pd_plan *plan, struct pd_read *read)
         range->destination = plan->plane * to->plane_bytes +
                              (uint64_t)plan->destination[plan->next] * to->block_bytes;
         range->length = (uint32_t)length;
+        range->block = (uint32_t)plan->next;
         read->count++;
         read->bytes += length;
         plan->next += blocks;

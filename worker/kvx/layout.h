@@ -71,6 +71,7 @@ struct pd_extent {
 struct pd_range {
     uint64_t source, destination; /* offsets in the two pools */
     uint32_t length;
+    uint32_t block; /* of the prompt: the first one in it */
 };
 
 /* One request for bytes: the unit that is in flight, and that a drain waits for. */

@@ -45,6 +45,8 @@ static uint8_t *pack_reader_hello(const struct pd_reader_hello *from, size_t *le
     hello.transports = transports;
     hello.n_transports = from->transport_count;
     hello.host_id = (char *)from->host_id;
+    hello.checksum = from->checksum;
+    hello.tls = from->tls;
     message.kind_case = PD__V1__KV_TO_SOURCE__KIND_HELLO;
     message.hello = &hello;
     return pack(&message.base, length);
@@ -109,6 +111,9 @@ static uint8_t *pack_source_hello(const struct pd_source_hello *from, size_t *le
     hello.data_address = (char *)from->data_address;
     hello.link_key = from->link_key;
     hello.pool = &pool;
+    hello.checksum = from->checksum;
+    if (from->tls)
+        hello.certificate = (ProtobufCBinaryData){PD_DIGEST, (uint8_t *)from->certificate};
     message.kind_case = PD__V1__KV_FROM_SOURCE__KIND_HELLO;
     message.hello = &hello;
     return pack(&message.base, length);
@@ -123,6 +128,9 @@ static void wire_ready(const struct pd_chunk_ready *from, Pd__V1__KvChunkReady *
     to->first_token = from->first_token;
     to->finish = (Pd__V1__FinishReason)from->finish;
     to->cached_tokens = from->cached;
+    to->sums_from = from->sums_from;
+    to->n_sums = from->sum_count;
+    to->sums = from->sums;
 }
 
 static uint8_t *pack_claimed(const struct pd_claimed *from, size_t *length)
@@ -237,10 +245,10 @@ static size_t blocks_max(uint32_t max_tokens)
     return (size_t)max_tokens / PD_LAYOUT_BLOCK_MIN + 1;
 }
 
-/* A token id takes at most 5 bytes, an extent 18, a generation word 10. */
+/* A token id takes at most 5 bytes, an extent 18, a generation word 10, a sum 8. */
 size_t pd_from_source_max(uint32_t max_tokens)
 {
-    return 4096 + 5 * (size_t)max_tokens + (18 + 10) * blocks_max(max_tokens);
+    return 4096 + 5 * (size_t)max_tokens + (18 + 10 + 8) * blocks_max(max_tokens);
 }
 
 /* A token id takes 4 bytes, a word 8, an extent its structure, a pointer and the parser's notes. */
@@ -307,6 +315,8 @@ static int take_reader_hello(const Pd__V1__KvReaderHello *from, struct pd_reader
     to->boot = from->boot;
     to->epoch = from->epoch;
     to->source_boot = from->source_boot;
+    to->checksum = from->checksum;
+    to->tls = from->tls;
     if (take_name("hello.instance", from->instance, to->instance, sizeof(to->instance), error) !=
             PD_OK ||
         take_name("hello.host_id", from->host_id, to->host_id, sizeof(to->host_id), error) !=
@@ -350,6 +360,8 @@ static int take_source_hello(const Pd__V1__KvSourceHello *from, struct pd_source
     to->boot = from->boot;
     to->epoch = from->epoch;
     to->link_key = from->link_key;
+    to->checksum = from->checksum;
+    to->tls = from->certificate.len > 0;
     pd_kv_cut(to->why, sizeof(to->why), from->why);
     if (take_name("hello.instance", from->instance, to->instance, sizeof(to->instance), error) !=
             PD_OK ||
@@ -357,14 +369,26 @@ static int take_source_hello(const Pd__V1__KvSourceHello *from, struct pd_source
                   error) != PD_OK ||
         take_name("hello.data_address", from->data_address, to->data_address,
                   sizeof(to->data_address), error) != PD_OK ||
-        take_fingerprint(from->fingerprint, &to->fingerprint, error) != PD_OK)
+        take_fingerprint(from->fingerprint, &to->fingerprint, error) != PD_OK ||
+        (to->tls && take_bytes("hello.certificate", &from->certificate, to->certificate, PD_DIGEST,
+                               error) != PD_OK))
         return PD_INVALID;
     if (to->transport[0] == '\0')
         return PD_OK;
     return take_layout(from->pool, &to->pool, error);
 }
 
-static void take_ready(const Pd__V1__KvChunkReady *from, struct pd_chunk_ready *to)
+static void *copy_array(const void *from, size_t count, size_t size)
+{
+    void *to = calloc(count + 1, size);
+
+    if (to && count)
+        memcpy(to, from, count * size);
+    return to;
+}
+
+static int take_ready(const Pd__V1__KvChunkReady *from, uint32_t max_tokens,
+                      struct pd_chunk_ready *to, struct pd_error *error)
 {
     bool known = from->finish == PD__V1__FINISH_REASON__FINISH_STOP ||
                  from->finish == PD__V1__FINISH_REASON__FINISH_LENGTH ||
@@ -376,6 +400,18 @@ static void take_ready(const Pd__V1__KvChunkReady *from, struct pd_chunk_ready *
     to->first_token = from->first_token;
     to->finish = known ? (int)from->finish : (int)PD__V1__FINISH_REASON__FINISH_NONE;
     to->cached = from->cached_tokens;
+    if (from->n_sums == 0)
+        return PD_OK;
+    if (from->n_sums > blocks_max(max_tokens) ||
+        from->sums_from > blocks_max(max_tokens) - from->n_sums)
+        return pd_fail(error, PD_INVALID, "ready: %zu sums from block %u, more than %u tokens have",
+                       from->n_sums, from->sums_from, max_tokens);
+    to->sums = copy_array(from->sums, from->n_sums, sizeof(*to->sums));
+    if (!to->sums)
+        return pd_fail(error, PD_NO_MEMORY, "ready: no memory");
+    to->sums_from = from->sums_from;
+    to->sum_count = from->n_sums;
+    return PD_OK;
 }
 
 static int take_extents(const Pd__V1__KvClaimed *from, struct pd_claimed *to,
@@ -394,15 +430,6 @@ static int take_extents(const Pd__V1__KvClaimed *from, struct pd_claimed *to,
     return PD_OK;
 }
 
-static void *copy_array(const void *from, size_t count, size_t size)
-{
-    void *to = calloc(count + 1, size);
-
-    if (to && count)
-        memcpy(to, from, count * size);
-    return to;
-}
-
 static int take_claimed(const Pd__V1__KvClaimed *from, uint32_t max_tokens, struct pd_claimed *to,
                         struct pd_error *error)
 {
@@ -414,8 +441,8 @@ static int take_claimed(const Pd__V1__KvClaimed *from, uint32_t max_tokens, stru
         return pd_fail(error, PD_INVALID, "claimed: more extents or words than %u tokens can have",
                        max_tokens);
     to->generation = from->generation;
-    if (from->ready)
-        take_ready(from->ready, &to->ready);
+    if (from->ready && take_ready(from->ready, max_tokens, &to->ready, error) != PD_OK)
+        return PD_INVALID;
     to->extents = calloc(from->n_extents + 1, sizeof(*to->extents));
     to->prompt = copy_array(from->prompt, from->n_prompt, sizeof(*to->prompt));
     to->words = copy_array(from->block_generations, from->n_block_generations, sizeof(*to->words));
@@ -497,8 +524,7 @@ static int take_from_source(const Pd__V1__KvFromSource *from, uint32_t max_token
         return PD_OK;
     case PD__V1__KV_FROM_SOURCE__KIND_READY:
         to->kind = PD_FROM_SOURCE_READY;
-        take_ready(from->ready, &to->ready);
-        return PD_OK;
+        return take_ready(from->ready, max_tokens, &to->ready, error);
     case PD__V1__KV_FROM_SOURCE__KIND_HEARTBEAT:
         to->kind = PD_FROM_SOURCE_HEARTBEAT;
         to->heartbeat = from->heartbeat->number;
@@ -537,6 +563,9 @@ void pd_from_source_clear(struct pd_from_source *message)
         free(message->claimed.extents);
         free(message->claimed.prompt);
         free(message->claimed.words);
+        free(message->claimed.ready.sums);
+    } else if (message->kind == PD_FROM_SOURCE_READY) {
+        free(message->ready.sums);
     }
     memset(message, 0, sizeof(*message));
 }

@@ -44,6 +44,7 @@ struct pd_reader_hello {
     char transports[PD_KV_TRANSPORTS][PD_KV_TRANSPORT]; /* best first; unknown long names are cut */
     size_t transport_count;
     char host_id[PD_KV_NAME];
+    bool checksum, tls;
 };
 
 struct pd_claim {
@@ -84,6 +85,8 @@ struct pd_source_hello {
     char data_address[PD_KV_ADDRESS];
     uint64_t link_key;
     struct pd_layout pool; /* derived; of a refusal: zero */
+    bool checksum, tls;
+    uint8_t certificate[PD_DIGEST]; /* with `tls`: of the certificate that data connections show */
 };
 
 struct pd_chunk_ready {
@@ -93,6 +96,9 @@ struct pd_chunk_ready {
     uint32_t first_token; /* the rest is meant only with `complete` */
     int finish;
     uint32_t cached;
+    uint32_t sums_from; /* the first sum's block of the prompt */
+    size_t sum_count;
+    uint64_t *sums; /* malloc'ed when unpacked; NULL where there are none */
 };
 
 struct pd_claimed {

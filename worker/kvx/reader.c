@@ -43,6 +43,8 @@ static void free_fetch(struct fetch *fetch)
     pd_list_remove(&fetch->in_work);
     free(fetch->source_blocks);
     free(fetch->words);
+    free(fetch->sums);
+    free(fetch->landed_sums);
     free(fetch->destination);
     free(fetch);
 }
@@ -151,15 +153,47 @@ static bool words_moved(struct pd_reader *reader, const struct fetch *fetch)
     return false;
 }
 
+static void fail_for_moved_words(struct pd_reader *reader, uint64_t now, struct reader_link *link)
+{
+    reader->counters.words_moved++;
+    pd_link_fail(reader, now, link, "the source has reused blocks while they were being copied");
+}
+
+/* Every read of the blocks before `scheduled` has landed: they are as the source had them, or the link is
+ * not to be trusted with any. False: it has failed, and the fetch is gone. */
+static bool verify(struct pd_reader *reader, uint64_t now, struct fetch *fetch)
+{
+    char why[PD_KV_WHY];
+
+    if (!fetch->sums)
+        return true;
+    while (fetch->verified < fetch->scheduled &&
+           fetch->sums[fetch->verified] == fetch->landed_sums[fetch->verified])
+        fetch->verified++;
+    if (fetch->verified == fetch->scheduled)
+        return true;
+    if (words_moved(reader, fetch)) {
+        fail_for_moved_words(reader, now, fetch->link);
+        return false;
+    }
+    reader->counters.wrong_sums++;
+    snprintf(why, sizeof(why),
+             "block %zu of ticket %llu did not arrive as the source had it: checksum %016llx, the "
+             "source's is %016llx",
+             fetch->verified, (unsigned long long)fetch->ticket.generation,
+             (unsigned long long)fetch->landed_sums[fetch->verified],
+             (unsigned long long)fetch->sums[fetch->verified]);
+    pd_link_fail(reader, now, fetch->link, why);
+    return false;
+}
+
 /* All has landed and may be trusted: the release goes out before the engine hears of it. */
 static void finish(struct pd_reader *reader, uint64_t now, struct fetch *fetch)
 {
     struct reader_link *link = fetch->link;
 
     if (words_moved(reader, fetch)) {
-        reader->counters.words_moved++;
-        pd_link_fail(reader, now, link,
-                     "the source has reused blocks while they were being copied");
+        fail_for_moved_words(reader, now, link);
         return;
     }
     send_release(reader, now, fetch);
@@ -211,10 +245,28 @@ static void advance(struct pd_reader *reader, uint64_t now, struct fetch *fetch)
         if (refill(reader, fetch)) {
             if (pd_list_empty(&fetch->in_work))
                 pd_list_append(&link->work, &fetch->in_work);
-        } else if (fetch->ready.complete && fetch->outstanding == 0)
+        } else if (fetch->outstanding == 0 && verify(reader, now, fetch) && fetch->ready.complete)
             finish(reader, now, fetch);
     }
     pd_link_pump(reader, now, link);
+}
+
+/* While the bytes are still in the processor's cache. */
+static void add_to_sums(struct pd_reader *reader, struct fetch *fetch, const struct pd_read *read)
+{
+    uint64_t block_bytes = reader->options.layout.block_bytes;
+    uint64_t plane_bytes = reader->options.layout.plane_bytes;
+
+    if (!fetch->sums || fetch->state != READING)
+        return;
+    for (size_t i = 0; i < read->count; i++) {
+        const struct pd_range *range = &read->ranges[i];
+        uint64_t *sum = fetch->landed_sums + range->block;
+        uint32_t plane = (uint32_t)(range->destination / plane_bytes);
+
+        for (uint64_t at = 0; at < range->length; at += block_bytes)
+            *sum++ += reader->world.sum(reader->world.context, range->destination + at, plane);
+    }
 }
 
 static struct read_slot *free_slot(struct reader_link *link)
@@ -267,6 +319,7 @@ void pd_reader_landed(struct pd_reader *reader, uint64_t now, uint64_t id,
     account(fetch, now);
     fetch->outstanding--;
     fetch->stats.bytes += read->bytes;
+    add_to_sums(reader, fetch, read);
     advance(reader, now, fetch);
 }
 
@@ -309,8 +362,8 @@ static int check_claimed(const struct fetch *fetch, const struct pd_claimed *cla
     return PD_OK;
 }
 
-static int take_blocks(struct fetch *fetch, const struct pd_claimed *claimed,
-                       struct pd_error *error)
+static int take_blocks(const struct pd_reader *reader, struct fetch *fetch,
+                       const struct pd_claimed *claimed, struct pd_error *error)
 {
     uint32_t *to;
 
@@ -319,7 +372,12 @@ static int take_blocks(struct fetch *fetch, const struct pd_claimed *claimed,
     fetch->source_blocks = calloc(fetch->blocks, sizeof(*fetch->source_blocks));
     if (fetch->link->data.words)
         fetch->words = calloc(fetch->blocks, sizeof(*fetch->words));
-    if (!fetch->source_blocks || (fetch->link->data.words && !fetch->words))
+    if (reader->options.checksum) {
+        fetch->sums = calloc(fetch->blocks, sizeof(*fetch->sums));
+        fetch->landed_sums = calloc(fetch->blocks, sizeof(*fetch->landed_sums));
+    }
+    if (!fetch->source_blocks || (fetch->link->data.words && !fetch->words) ||
+        (reader->options.checksum && (!fetch->sums || !fetch->landed_sums)))
         return pd_fail(error, PD_NO_MEMORY, "no memory for %u blocks", fetch->blocks);
     to = fetch->source_blocks;
     for (size_t i = 0; i < claimed->extent_count; i++)
@@ -328,6 +386,26 @@ static int take_blocks(struct fetch *fetch, const struct pd_claimed *claimed,
     if (fetch->words)
         memcpy(fetch->words, claimed->words, fetch->blocks * sizeof(*fetch->words));
     return PD_OK;
+}
+
+/* Sums come with the blocks that they are of, in order; a repeated one is the same. What is ready has its
+ * sum, or cannot be trusted. */
+static bool take_sums(const struct pd_reader *reader, struct fetch *fetch,
+                      const struct pd_chunk_ready *ready)
+{
+    size_t whole =
+        ready->complete ? fetch->blocks : ready->tokens / reader->options.layout.block_size;
+
+    if (!fetch->sums)
+        return true;
+    if (ready->sums_from > fetch->sums_known || ready->sum_count > fetch->blocks - ready->sums_from)
+        return false;
+    if (ready->sum_count > 0)
+        memcpy(fetch->sums + ready->sums_from, ready->sums,
+               ready->sum_count * sizeof(*fetch->sums));
+    if (ready->sums_from + ready->sum_count > fetch->sums_known)
+        fetch->sums_known = ready->sums_from + ready->sum_count;
+    return fetch->sums_known >= whole;
 }
 
 /* Counts only rise, and the last message says it all (5). The first token comes with it (13). False
@@ -341,10 +419,15 @@ static bool take_ready(struct pd_reader *reader, uint64_t now, struct fetch *fet
               "the source reports more or fewer tokens than the prompt has");
         return false;
     }
+    if (!take_sums(reader, fetch, ready)) {
+        leave(reader, now, fetch, false, "the source tells of blocks without their checksums");
+        return false;
+    }
     if (fetch->ready.complete || (!ready->complete && ready->tokens <= fetch->ready.tokens))
         return true;
     account(fetch, now);
     fetch->ready = *ready;
+    fetch->ready.sums = NULL; /* the message's */
     if (ready->complete) {
         fetch->sampled_at = now;
         reader->world.sampled(reader->world.context, fetch->id, ready->first_token, ready->finish);
@@ -366,7 +449,7 @@ static void on_claimed(struct pd_reader *reader, uint64_t now, struct fetch *fet
         return;
     fetch->state = CLAIMED;
     fetch->mark = now;
-    if (take_blocks(fetch, claimed, &error) != PD_OK) {
+    if (take_blocks(reader, fetch, claimed, &error) != PD_OK) {
         leave(reader, now, fetch, false, error.text);
         return;
     }
@@ -537,7 +620,7 @@ void pd_reader_want(struct pd_reader *reader, uint64_t now, uint64_t id, size_t 
     }
     fetch->destination = blocks;
     fetch->from = from_block;
-    fetch->scheduled = from_block;
+    fetch->scheduled = fetch->verified = from_block;
     fetch->state = READING;
     fetch->mark = now;
     advance(reader, now, fetch);

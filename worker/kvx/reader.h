@@ -57,6 +57,8 @@ struct pd_reader_world {
     /* Begins a read. It stays borrowed until pd_reader_landed or disconnect. A failure is the
      * link's. */
     int (*read)(void *context, void *end, const struct pd_read *read);
+    /* A block's part of its sum, of bytes that have landed: see checksum.h. */
+    uint64_t (*sum)(void *context, uint64_t offset, uint32_t plane);
     /* The source's generation word of a block, loaded after every byte of the reads that landed. */
     uint64_t (*word)(void *context, void *end, uint32_t block);
     /* The fence: once it has returned, no byte lands through this end any more. */
@@ -82,13 +84,16 @@ struct pd_reader_options {
     struct pd_fingerprint fingerprint;
     struct pd_layout layout;
     uint32_t max_tokens;
+    bool checksum; /* nothing is trusted without the source's sums of it */
+    bool tls;      /* data connections over sockets are under TLS, or they are none */
     size_t max_fetches, max_links;
     uint64_t silence_ns; /* life of a link that says nothing; also for opening one */
     uint64_t stall_ns;   /* life of a link whose reads or claims make no progress */
 };
 
 struct pd_reader_counters {
-    uint64_t fetches, completed, cancelled, failed, links_lost, words_moved, silences, stalls;
+    uint64_t fetches, completed, cancelled, failed, links_lost, words_moved, wrong_sums, silences,
+        stalls;
 };
 
 int pd_reader_create(const struct pd_reader_options *options, const struct pd_reader_world *world,

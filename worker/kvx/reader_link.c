@@ -141,6 +141,8 @@ void pd_reader_link_up(struct pd_reader *reader, uint64_t now, uint64_t id)
     hello->fingerprint = reader->options.fingerprint;
     memcpy(hello->transports, reader->transports, sizeof(hello->transports));
     hello->transport_count = reader->transport_count;
+    hello->checksum = reader->options.checksum;
+    hello->tls = reader->options.tls;
     link->state = GREETING;
     link->heard = now;
     pd_link_send(reader, now, link, &message);
@@ -247,6 +249,10 @@ static int check_hello(const struct pd_reader *reader, const struct reader_link 
                        hello->transport);
     if (pd_fingerprint_match(&hello->fingerprint, &reader->options.fingerprint, error) != PD_OK)
         return PD_INVALID;
+    if (reader->options.checksum && !hello->checksum)
+        return pd_fail(error, PD_INVALID,
+                       "%s gives no checksums of its KV, and --kv-checksum is set here",
+                       hello->instance);
     return pd_layout_match(&hello->pool, &reader->options.layout, error);
 }
 

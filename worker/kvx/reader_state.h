@@ -26,7 +26,11 @@ struct fetch {
     size_t scheduled;        /* blocks before this one have been planned */
     struct pd_plan plan;
     unsigned outstanding;
-    struct pd_chunk_ready ready;
+    struct pd_chunk_ready ready; /* without its sums */
+    uint64_t *sums,
+        *landed_sums;            /* of the prompt's blocks: the source's, and of what has landed; or
+                                     NULL, both */
+    size_t sums_known, verified; /* blocks */
 
     bool cancelled; /* why it is draining */
     char why[PD_KV_WHY];

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "worker/base/log.h"
+#include "worker/kvx/checksum.h"
 #include "worker/kvx/host.h"
 #include "worker/kvx/kvx_state.h"
 
@@ -87,6 +88,13 @@ static void released(void *context, uint64_t generation)
 
     atomic_fetch_sub(&kvx->tickets, 1);
     kvx->callbacks.released(kvx->callbacks.engine, generation);
+}
+
+static uint64_t sum(void *context, uint64_t offset, uint32_t plane)
+{
+    const struct pd_kvx *kvx = context;
+
+    return pd_checksum_part(&kvx->pool, offset, plane);
 }
 
 static void log_link(struct pd_kvx *kvx, const char *role, const char *peer, bool up,
@@ -537,6 +545,7 @@ static int make_source(struct pd_kvx *kvx, const struct pd_kvx_options *options,
         .serve = serve,
         .withdraw = withdraw,
         .released = released,
+        .sum = sum,
         .link_changed = readers_link_changed,
     };
     struct pd_source_options made = {
@@ -568,6 +577,7 @@ static int make_reader(struct pd_kvx *kvx, const struct pd_kvx_options *options,
         .send = send_to_source,
         .connect = connect_end,
         .read = read_end,
+        .sum = sum,
         .word = word_of,
         .disconnect = disconnect,
         .claimed = claimed,
@@ -584,6 +594,7 @@ static int make_reader(struct pd_kvx *kvx, const struct pd_kvx_options *options,
         .fingerprint = options->fingerprint,
         .layout = kvx->pool.layout,
         .max_tokens = options->max_model_len,
+        .checksum = options->checksum,
         .max_fetches = PD_KVX_FETCHES_MAX,
         .max_links = PD_KVX_LINKS_MAX,
         .silence_ns = silence_ns,

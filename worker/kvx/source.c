@@ -25,6 +25,8 @@ struct pd_source_ticket {
 
     struct link *link; /* NULL: held */
     struct pd_chunk_ready ready;
+    uint64_t *sums;  /* of its blocks, if the reader wants them; else NULL */
+    uint32_t summed; /* blocks whose sums have been sent */
     bool revoked;
     uint64_t deadline; /* held: of the claim. Claimed and at its end: of the release. Else 0 */
     struct pd_list in_source, in_link;
@@ -38,7 +40,7 @@ struct link {
     char reader[PD_KV_NAME], transport[PD_KV_TRANSPORT];
     uint64_t reader_boot, reader_epoch;
     uint64_t heard, spoke, heartbeats;
-    bool words;
+    bool words, checksum;
     void *end;
     struct pd_list tickets, in_source;
 };
@@ -152,6 +154,7 @@ void pd_source_ticket_free(struct pd_source_ticket *ticket)
     free(ticket->prompt);
     free(ticket->extents);
     free(ticket->runs);
+    free(ticket->sums);
     free(ticket);
 }
 
@@ -187,12 +190,56 @@ static void send(struct pd_source *source, uint64_t now, struct link *link,
     source->world.send(source->world.context, link->id, message);
 }
 
+/* Blocks that are ready as a whole; the last one may be in part once the prompt is complete. */
+static uint32_t ready_blocks(const struct pd_source *source, const struct pd_source_ticket *ticket)
+{
+    return ticket->ready.complete ? ticket->blocks
+                                  : ticket->ready.tokens / source->options.layout.block_size;
+}
+
+static uint64_t sum_block(const struct pd_source *source, uint32_t block)
+{
+    const struct pd_layout *layout = &source->options.layout;
+    uint64_t sum = 0;
+
+    for (uint32_t plane = 0; plane < layout->layers * layout->kv_heads; plane++)
+        sum += source->world.sum(
+            source->world.context,
+            plane * layout->plane_bytes + block * (uint64_t)layout->block_bytes, plane);
+    return sum;
+}
+
+/* Where the ticket stands, with the sums of what the last message did not know yet: a block is summed
+ * once, when its reader is told of it, and from then on nobody writes to it. */
+static struct pd_chunk_ready standing(struct pd_source *source, struct pd_source_ticket *ticket)
+{
+    struct pd_chunk_ready ready = ticket->ready;
+    uint32_t end = ready_blocks(source, ticket), at = 0;
+
+    if (!ticket->sums || end <= ticket->summed)
+        return ready;
+    for (size_t i = 0; i < ticket->extent_count && at < end; i++) {
+        const struct pd_extent *extent = &ticket->extents[i];
+
+        for (uint32_t n = 0; n < extent->count && at < end; n++, at++)
+            if (at >= ticket->summed)
+                ticket->sums[at] = sum_block(source, extent->first + n);
+    }
+    ready.sums_from = ticket->summed;
+    ready.sums = ticket->sums + ticket->summed;
+    ready.sum_count = end - ticket->summed;
+    ticket->summed = end;
+    return ready;
+}
+
 static void send_ready(struct pd_source *source, uint64_t now, struct pd_source_ticket *ticket)
 {
-    struct pd_from_source message = {.kind = PD_FROM_SOURCE_READY, .ready = ticket->ready};
+    struct pd_from_source message = {.kind = PD_FROM_SOURCE_READY};
 
-    if (ticket->link && !ticket->revoked)
-        send(source, now, ticket->link, &message);
+    if (!ticket->link || ticket->revoked)
+        return;
+    message.ready = standing(source, ticket);
+    send(source, now, ticket->link, &message);
 }
 
 static void send_ending(struct pd_source *source, uint64_t now, struct link *link,
@@ -410,6 +457,7 @@ static void on_hello(struct pd_source *source, uint64_t now, struct link *link,
         return;
     }
     link->state = LIVE;
+    link->checksum = answer.hello.checksum = hello->checksum && source->world.sum;
     link->reader_boot = hello->boot;
     link->reader_epoch = hello->epoch;
     memcpy(link->transport, answer.hello.transport, sizeof(link->transport));
@@ -448,7 +496,7 @@ static void send_claimed(struct pd_source *source, uint64_t now, struct pd_sourc
     message.claimed.prompt_count = ticket->tokens;
     message.claimed.words = words;
     message.claimed.word_count = words ? ticket->blocks : 0;
-    message.claimed.ready = ticket->ready;
+    message.claimed.ready = standing(source, ticket);
     send(source, now, ticket->link, &message);
 }
 
@@ -479,9 +527,15 @@ static void on_claim(struct pd_source *source, uint64_t now, struct link *link,
         if (!words)
             why = "no memory";
     }
+    if (!why && link->checksum) {
+        ticket->sums = calloc(ticket->blocks, sizeof(*ticket->sums));
+        if (!ticket->sums)
+            why = "no memory";
+    }
     if (why) {
         source->counters.refusals++;
         send_ending(source, now, link, PD_FROM_SOURCE_GONE, claim->generation, why);
+        free(words);
         return;
     }
     source->counters.claims++;
@@ -534,7 +588,7 @@ bool pd_source_may_read(const struct pd_source *source, uint64_t id, uint64_t ge
                         uint32_t first, uint32_t count)
 {
     const struct pd_source_ticket *ticket = pd_idmap_get(&source->by_generation, generation);
-    uint32_t ready, into;
+    uint32_t into;
     size_t low = 0, high;
 
     if (!ticket || !ticket->link || ticket->link->id != id)
@@ -553,9 +607,7 @@ bool pd_source_may_read(const struct pd_source *source, uint64_t id, uint64_t ge
     into = first - ticket->runs[low].first;
     if (into >= ticket->runs[low].count || count > ticket->runs[low].count - into)
         return false;
-    ready = ticket->ready.complete ? ticket->blocks
-                                   : ticket->ready.tokens / source->options.layout.block_size;
-    return ticket->runs[low].index + into + count <= ready;
+    return ticket->runs[low].index + into + count <= ready_blocks(source, ticket);
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */

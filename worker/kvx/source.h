@@ -38,6 +38,9 @@ struct pd_source_world {
     /* The fence: once it has returned, nothing can be read through this end. */
     void (*withdraw)(void *context, void *end);
     void (*released)(void *context, uint64_t generation);
+    /* A block's part of its sum in one plane: see checksum.h. NULL: this pool's bytes cannot be
+     * summed. */
+    uint64_t (*sum)(void *context, uint64_t offset, uint32_t plane);
 
     /* For the log. `why`: why not a better transport, or why it is gone. */
     void (*link_changed)(void *context, const char *reader, bool up, const char *transport,
