@@ -470,11 +470,13 @@ ngx_http_pd_attempt_timer(ngx_event_t *ev)
 
 void
 ngx_http_pd_attempt_end(ngx_http_pd_attempt_t *attempt,
-    Pd__V1__Cancel__Reason reason)
+    ngx_http_pd_outcome_e outcome, Pd__V1__Cancel__Reason reason)
 {
-    ngx_http_pd_process_t  *process;
+    ngx_http_pd_process_t       *process;
+    ngx_http_pd_zone_cluster_t  *cluster;
 
     process = attempt->process;
+    cluster = &process->zone->sh->clusters[attempt->job->cluster->shared];
 
     ngx_http_pd_attach_drop(&attempt->prefill, 1, reason);
     ngx_http_pd_attach_drop(&attempt->decode, 1, reason);
@@ -496,6 +498,13 @@ ngx_http_pd_attempt_end(ngx_http_pd_attempt_t *attempt,
     process->ended++;
 
     ngx_http_pd_zone_lock(process->zone);
+
+    if (attempt->job->canary == 0) {
+        cluster->ended[outcome]++;
+        cluster->gave_up += (outcome == NGX_HTTP_PD_FAILED
+                             && attempt->failover.moving);
+    }
+
     ngx_http_pd_attempt_settle(attempt);
     ngx_http_pd_ledger_release(process->zone, attempt->record);
     ngx_http_pd_zone_unlock(process->zone);
@@ -529,7 +538,7 @@ ngx_http_pd_attempt_done(ngx_http_pd_attempt_t *attempt,
 
     job = attempt->job;
 
-    ngx_http_pd_attempt_end(attempt, reason);
+    ngx_http_pd_attempt_end(attempt, NGX_HTTP_PD_ANSWERED, reason);
 
     job->attempt = NULL;
     job->handlers->done(job, result);
@@ -579,7 +588,7 @@ ngx_http_pd_attempt_fail(ngx_http_pd_attempt_t *attempt, ngx_uint_t status,
                   &job->id, stage, &job->prefill.name, &job->decode.name,
                   status, &result->message);
 
-    ngx_http_pd_attempt_end(attempt, attempt->reason);
+    ngx_http_pd_attempt_end(attempt, NGX_HTTP_PD_FAILED, attempt->reason);
 
     ngx_post_event(&attempt->later, &ngx_posted_events);
 }

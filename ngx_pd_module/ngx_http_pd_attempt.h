@@ -103,9 +103,9 @@ const char *ngx_http_pd_attempt_stage(ngx_http_pd_attempt_t *attempt);
 
 /* the end: workers that still know of it are told why */
 void ngx_http_pd_attempt_end(ngx_http_pd_attempt_t *attempt,
-    Pd__V1__Cancel__Reason reason);
+    ngx_http_pd_outcome_e outcome, Pd__V1__Cancel__Reason reason);
 
-/* the same, and the consumer hears the result; the attempt is gone */
+/* it is answered: the consumer hears the result; the attempt is gone */
 void ngx_http_pd_attempt_done(ngx_http_pd_attempt_t *attempt,
     ngx_http_pd_result_t *result, Pd__V1__Cancel__Reason reason);
 

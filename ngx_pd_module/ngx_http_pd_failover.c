@@ -25,7 +25,7 @@ static ngx_int_t ngx_http_pd_failover_room(ngx_http_pd_attempt_t *attempt,
     size_t len);
 static void ngx_http_pd_failover_numerics(ngx_http_pd_failover_t *f,
     ngx_http_pd_side_t *side);
-static void ngx_http_pd_failover_resumed(ngx_http_pd_attempt_t *attempt);
+static void ngx_http_pd_failover_moved(ngx_http_pd_attempt_t *attempt);
 static uint64_t ngx_http_pd_failover_turn(ngx_http_pd_attempt_t *attempt);
 
 
@@ -54,7 +54,6 @@ ngx_http_pd_failover_keep(ngx_http_pd_attempt_t *attempt,
 {
     size_t                   i;
     u_char                  *p;
-    ngx_uint_t               resumed;
     ngx_http_pd_failover_t  *f;
 
     f = &attempt->failover;
@@ -62,11 +61,8 @@ ngx_http_pd_failover_keep(ngx_http_pd_attempt_t *attempt,
     ngx_http_pd_failover_numerics(f, &attempt->prefill);
     ngx_http_pd_failover_numerics(f, &attempt->decode);
 
-    resumed = f->paused;
-    f->paused = 0;
-
-    if (resumed) {
-        ngx_http_pd_failover_resumed(attempt);
+    if (f->moving) {
+        ngx_http_pd_failover_moved(attempt);
     }
 
     if (f->off) {
@@ -214,37 +210,45 @@ ngx_http_pd_failover_numerics(ngx_http_pd_failover_t *f,
 }
 
 
+/* the first tokens elsewhere */
+
 static void
-ngx_http_pd_failover_resumed(ngx_http_pd_attempt_t *attempt)
+ngx_http_pd_failover_moved(ngx_http_pd_attempt_t *attempt)
 {
-    ngx_uint_t                   level;
-    ngx_http_pd_job_t           *job;
-    ngx_http_pd_zone_t          *zone;
-    ngx_http_pd_zone_cluster_t  *cluster;
+    ngx_uint_t               level;
+    ngx_http_pd_job_t       *job;
+    ngx_http_pd_move_e       move;
+    ngx_http_pd_zone_t      *zone;
+    ngx_http_pd_failover_t  *f;
 
     job = attempt->job;
     zone = attempt->process->zone;
+    f = &attempt->failover;
 
-    ngx_http_pd_zone_lock(zone);
+    move = !f->paused ? NGX_HTTP_PD_MOVED_ANEW
+                      : f->mixed ? NGX_HTTP_PD_MOVED_APPROXIMATE
+                                 : NGX_HTTP_PD_MOVED_EXACT;
 
-    cluster = &zone->sh->clusters[job->cluster->shared];
+    f->moving = 0;
+    f->paused = 0;
 
-    if (attempt->failover.mixed) {
-        cluster->approximate++;
-
-    } else {
-        cluster->exact++;
+    if (job->canary == 0) {
+        ngx_http_pd_zone_lock(zone);
+        zone->sh->clusters[job->cluster->shared].moves[move]++;
+        ngx_http_pd_zone_unlock(zone);
     }
 
-    ngx_http_pd_zone_unlock(zone);
+    if (move == NGX_HTTP_PD_MOVED_ANEW) {
+        return;
+    }
 
-    level = attempt->failover.mixed ? NGX_LOG_WARN : NGX_LOG_INFO;
+    level = f->mixed ? NGX_LOG_WARN : NGX_LOG_INFO;
 
     ngx_log_error(level, job->log, 0,
                   "pd: request \"%V\" has gone on from token %ui, %s, "
                   "prefill \"%V\", decode \"%V\"",
                   &job->id, attempt->position,
-                  attempt->failover.mixed ? "approximate" : "exact",
+                  f->mixed ? "approximate" : "exact",
                   &job->prefill.name, &job->decode.name);
 }
 
@@ -268,6 +272,7 @@ ngx_http_pd_failover_begin(ngx_http_pd_attempt_t *attempt)
     f = &attempt->failover;
 
     job->failovers++;
+    f->moving = 1;
 
     attempt->queue_end = ngx_current_msec + job->queue_timeout;
 
@@ -289,6 +294,10 @@ ngx_http_pd_failover_begin(ngx_http_pd_attempt_t *attempt)
     ngx_http_pd_zone_lock(zone);
 
     f->due = ngx_http_pd_failover_turn(attempt);
+
+    if (f->due) {
+        zone->sh->clusters[job->cluster->shared].paced++;
+    }
 
     if (attempt->delivered) {
         ngx_http_pd_revision_pin(zone, &zone->sh->records[attempt->record]);

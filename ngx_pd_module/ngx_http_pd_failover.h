@@ -48,6 +48,7 @@ typedef struct {
     unsigned      off:1;           /* past the limit: no promise */
     unsigned      mixed:1;         /* workers that do not compute alike */
     unsigned      paused:1;        /* the consumer waits in mid-answer */
+    unsigned      moving:1;        /* nothing has come since it began to */
 } ngx_http_pd_failover_t;
 
 

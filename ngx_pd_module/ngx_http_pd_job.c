@@ -126,13 +126,15 @@ static ngx_int_t
 ngx_http_pd_job_admit(ngx_http_pd_job_t *job, ngx_http_pd_attempt_t *attempt,
     ngx_http_pd_result_t *result)
 {
-    ngx_int_t               rc;
-    ngx_uint_t              retry_after;
-    ngx_http_pd_need_t      need;
-    ngx_http_pd_zone_t     *zone;
-    ngx_http_pd_refused_e   why;
+    ngx_int_t                    rc;
+    ngx_uint_t                   retry_after;
+    ngx_http_pd_need_t           need;
+    ngx_http_pd_zone_t          *zone;
+    ngx_http_pd_refused_e        why;
+    ngx_http_pd_zone_cluster_t  *cluster;
 
     zone = attempt->process->zone;
+    cluster = &zone->sh->clusters[job->cluster->shared];
 
     need.cluster = job->cluster;
     need.number = job->number;
@@ -158,8 +160,14 @@ ngx_http_pd_job_admit(ngx_http_pd_job_t *job, ngx_http_pd_attempt_t *attempt,
     ngx_http_pd_learn_estimate(attempt, &need);
 
     rc = ngx_http_pd_ledger_admit(zone, &need, &attempt->record, &why);
-    retry_after = ngx_http_pd_queue_drain(
-                                     &zone->sh->clusters[job->cluster->shared]);
+    retry_after = ngx_http_pd_queue_drain(cluster);
+
+    if (rc != NGX_DECLINED) {
+        cluster->admitted += (job->canary == 0);
+
+    } else if (why != NGX_HTTP_PD_REFUSED_CANARY) {
+        cluster->refused[why - 1]++;
+    }
 
     ngx_http_pd_zone_unlock(zone);
 
@@ -264,7 +272,7 @@ ngx_http_pd_job_cancel(ngx_http_pd_job_t *job, Pd__V1__Cancel__Reason reason)
         return;
     }
 
-    ngx_http_pd_attempt_end(attempt, reason);
+    ngx_http_pd_attempt_end(attempt, NGX_HTTP_PD_LEFT, reason);
 }
 
 

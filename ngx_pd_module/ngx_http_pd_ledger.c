@@ -461,6 +461,11 @@ ngx_http_pd_ledger_forget(ngx_http_pd_zone_t *zone, ngx_uint_t slot)
         record = &zone->sh->records[index];
 
         if (record->state != NGX_HTTP_PD_RECORD_FREE && record->slot == slot) {
+
+            if (record->canary == 0) {
+                zone->sh->clusters[record->cluster].ended[NGX_HTTP_PD_LOST]++;
+            }
+
             ngx_http_pd_ledger_release(zone, index);
         }
     }

@@ -56,7 +56,7 @@ typedef enum {
     NGX_HTTP_PD_REFUSED_QUEUE,             /* the queue is full */
     NGX_HTTP_PD_REFUSED_WAIT,              /* it would wait for too long */
     NGX_HTTP_PD_REFUSED_TABLE,             /* no record is left */
-    NGX_HTTP_PD_REFUSED_CANARY             /* its worker cannot be used */
+    NGX_HTTP_PD_REFUSED_CANARY             /* the last; its worker cannot be used */
 } ngx_http_pd_refused_e;
 
 

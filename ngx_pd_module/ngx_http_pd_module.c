@@ -9,6 +9,7 @@
 #include "ngx_http_pd_cluster.h"
 #include "ngx_http_pd_health.h"
 #include "ngx_http_pd_limit.h"
+#include "ngx_http_pd_metrics.h"
 #include "ngx_http_pd_process.h"
 #include "ngx_http_pd_register.h"
 #include "ngx_http_pd_state.h"
@@ -131,6 +132,13 @@ static ngx_command_t  ngx_http_pd_commands[] = {
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_pd_loc_conf_t, health),
       &ngx_http_pd_health_kinds },
+
+    { ngx_string("pd_metrics"),
+      NGX_HTTP_LOC_CONF|NGX_CONF_NOARGS,
+      ngx_http_pd_metrics,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
 
       ngx_null_command
 };

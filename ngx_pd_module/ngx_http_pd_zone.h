@@ -265,6 +265,28 @@ typedef struct {
 } ngx_http_pd_line_t;
 
 
+/* for the counters: how a request has ended, and how an answer has moved */
+
+typedef enum {
+    NGX_HTTP_PD_ANSWERED = 0,
+    NGX_HTTP_PD_FAILED,
+    NGX_HTTP_PD_LEFT,                 /* its client has */
+    NGX_HTTP_PD_LOST,                 /* its process has died */
+    NGX_HTTP_PD_OUTCOMES
+} ngx_http_pd_outcome_e;
+
+
+typedef enum {
+    NGX_HTTP_PD_MOVED_EXACT = 0,
+    NGX_HTTP_PD_MOVED_APPROXIMATE,    /* to workers of other numerics */
+    NGX_HTTP_PD_MOVED_ANEW,           /* nothing had come of it */
+    NGX_HTTP_PD_MOVES
+} ngx_http_pd_move_e;
+
+
+#define NGX_HTTP_PD_REFUSALS    5     /* of ngx_http_pd_refused_e, no canary */
+
+
 /* a group of workers that gets a part of the requests */
 
 typedef struct {
@@ -295,8 +317,15 @@ typedef struct {
     ngx_uint_t   nrevisions;
     ngx_http_pd_revision_t  revisions[NGX_HTTP_PD_REVISIONS];
     uint64_t     failover_due;        /* us: the next turn to go elsewhere */
-    uint64_t     exact;               /* answers that went on elsewhere ... */
-    uint64_t     approximate;         /* ... on workers of other numerics */
+
+    /* counters, canaries left out: see ngx_http_pd_metrics.c */
+
+    uint64_t     admitted;
+    uint64_t     refused[NGX_HTTP_PD_REFUSALS];
+    uint64_t     ended[NGX_HTTP_PD_OUTCOMES];
+    uint64_t     moves[NGX_HTTP_PD_MOVES];
+    uint64_t     gave_up;             /* failed, since they could not move */
+    uint64_t     paced;               /* moves that had to wait */
     uint64_t     unpromised;          /* over pd_failover_buffer */
 } ngx_http_pd_zone_cluster_t;
 

@@ -361,7 +361,9 @@ sub children {
 sub kill_child {
     my ($pid) = @_;
 
-    return kill 'KILL', $pid // (children())[-1];
+    $pid //= (children())[-1];
+
+    return $pid && kill 'KILL', $pid;
 }
 
 # Arms a trap for the newest worker process: see t/lib/kill_inside.py.
