@@ -235,3 +235,13 @@ quotemeta '"token_logprobs":[-9999.000000],'
 POST /v1/completions
 {"model":"m","prompt":"x"}
 --- response_body_like: "logprobs":null
+
+
+
+=== TEST 17: of a pair, what was cached is what prefill did not compute
+--- cluster: worker {{p}}; worker {{d}};
+--- worker
+p role=prefill prompt=12 cached=4
+d role=decode prompt=12 cached=12
+--- response_body_like eval
+quotemeta '"prompt_tokens_details":{"cached_tokens":4}}}'
