@@ -205,3 +205,28 @@ client2 expect t2
 worker p1 expect submit request=2
 --- no_worker_log
 p0 submit request=2
+
+
+
+=== TEST 10: what processes of before a reload have sent counts for those of after it, a long prompt
+--- workers: 1
+--- worker
+p0 role=prefill gate=placed report=0
+p1 role=prefill busy=300
+d0 role=decode
+--- steps
+worker p1 expect heartbeat
+client1 request
+worker p0 expect submit request=1
+nginx reload
+worker p1 expect /attach [^\n]*generation=2/
+client2 request
+worker p1 expect submit
+client2 expect t2
+worker p0 release
+client1 expect t2
+nginx expect /exited with code 0/
+client3 request
+worker p0 expect /generation=2.*submit/
+worker p0 release
+client3 expect t2
