@@ -46,9 +46,10 @@ struct pd_buffer {
     struct pd_object object;
     enum pd_buffer_class kind;
     size_t bytes;
-    void *host;    /* address where the host may touch it, or NULL */
-    void *address; /* on the device, where that is another memory: the backend's */
-    int fd;        /* class KV: what is exported; else -1 */
+    void *host;             /* address where the host may touch it, or NULL */
+    void *address;          /* on the device, where that is another memory: the backend's */
+    int fd;                 /* class KV: what is exported; else -1 */
+    struct pd_pages *pages; /* class KV in host memory: who makes its pages huge; or NULL */
 };
 
 struct pd_weight {

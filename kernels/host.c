@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "kernels/host.h"
+#include "kernels/pages.h"
 
 enum pd_host_command_kind { COMMAND_STEP, COMMAND_HISTORY };
 
@@ -63,7 +64,7 @@ static int share_memory(struct pd_buffer *buffer, size_t bytes, unsigned flags)
     if (fd >= 0 && bytes <= INT64_MAX && ftruncate(fd, (off_t)bytes) == 0 &&
         (flags == 0 || fallocate(fd, 0, 0, (off_t)bytes) == 0) &&
         fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
-        memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        memory = pd_pages_map(fd, bytes, PROT_READ | PROT_WRITE);
     if (memory == MAP_FAILED) {
         int reason = errno;
         if (fd >= 0)
@@ -77,8 +78,8 @@ static int share_memory(struct pd_buffer *buffer, size_t bytes, unsigned flags)
     return 0;
 }
 
-/* Attention reads the pool in tiles of a few kilobytes all over it: on small pages, a third of its time
- * goes into finding them. Reserved huge pages (vm.nr_hugepages) are taken if there are enough. */
+/* Reserved huge pages (vm.nr_hugepages) are taken if there are enough; else small ones become huge when
+ * something lies there. */
 static int allocate_shared(struct pd_buffer *buffer)
 {
     size_t asked = buffer->bytes;
@@ -91,6 +92,8 @@ static int allocate_shared(struct pd_buffer *buffer)
         return pd_device_fail(buffer->object.device, PD_KERNEL_NO_MEMORY,
                               "cannot reserve a KV pool of %zu bytes: %s", asked, strerror(errno));
     madvise(buffer->host, buffer->bytes, MADV_HUGEPAGE); /* a wish */
+    buffer->pages =
+        pd_pages_watch(buffer->host, buffer->bytes, pd_host_progress(buffer->object.device));
     return PD_KERNEL_OK;
 }
 
@@ -108,6 +111,7 @@ int pd_host_buffer_allocate(struct pd_buffer *buffer)
 void pd_host_buffer_release(struct pd_buffer *buffer)
 {
     if (buffer->kind == PD_BUFFER_KV) {
+        pd_pages_release(buffer->pages);
         munmap(buffer->host, buffer->bytes);
         close(buffer->fd);
     } else {

@@ -9,6 +9,10 @@
  *     [m, l, sum] ◀─ [m, l, sum] ◀─ ...    greatest score m, l = sum of e^(s - m), sum of e^(s - m)
  * v; merged from left to right
  *
+ * Keys and values come from memory that was not touched since the step before, in pieces of a few
+ * kilobytes that the hardware does not foresee. So while a split is computed, the next one is loaded: of
+ * this query, or the first of the one that follows.
+ *
  * A key that a row may not see scores -inf and weighs exactly 0. So it does not matter which keys
  * beyond a row's own the tile looks at, nor whether splits are computed by one thread or by many
  * and merged later.
@@ -103,26 +107,53 @@ static void locate(struct attend *a, int first, int count)
     }
 }
 
-/* Starts loading keys or values j .. j + 15 of the split. */
-INLINE void fetch_rows(const struct attend *a, const uint8_t *const *rows, int j, int count)
-{
-    size_t bytes = (size_t)a->dim * a->size;
+/* Keys from position `at` on, before `end`, whose loading is to be started. */
+struct coming {
+    const struct pd_cpu_query *query;
+    int at, end;
+};
 
-    for (int i = j; i < j + LANES && i < count; i++) {
-        for (size_t line = 0; line < bytes; line += 64)
-            __builtin_prefetch(rows[i] + line);
+static struct coming coming_split(const struct pd_cpu_query *query, int split)
+{
+    int keys = query->position + query->tokens, end = (split + 1) * PD_CPU_SPLIT;
+
+    return (struct coming){query, split * PD_CPU_SPLIT, end < keys ? end : keys};
+}
+
+/* Starts loading the next sixteen keys and their values. */
+static void fetch(struct coming *coming, size_t size)
+{
+    const struct pd_cpu_query *query = coming->query;
+    const struct pd_kv_pool *pool = query->pool;
+    size_t row = (size_t)pool->head_dim * size, tile = (size_t)pool->block_size * row;
+    int stop = coming->end - coming->at < 4 ? coming->end : coming->at + 4;
+
+    while (coming->at < stop) {
+        int block = coming->at / pool->block_size, offset = coming->at % pool->block_size;
+        int rows = pool->block_size - offset < stop - coming->at ? pool->block_size - offset
+                                                                 : stop - coming->at;
+        int64_t at = pd_kv_tile(pool, query->layer, query->kv_head, query->blocks[block], 0);
+        const uint8_t *keys =
+            (const uint8_t *)pool->buffer->host + (size_t)at * size + (size_t)offset * row;
+
+        for (size_t line = 0; line < (size_t)rows * row; line += 64) {
+            __builtin_prefetch(keys + line, 0, 2);
+            __builtin_prefetch(keys + tile + line, 0, 2);
+        }
+        coming->at += rows;
     }
 }
 
 /* Sixteen keys, turned so that a register holds one dimension of all. */
 INLINE void turn_keys(enum pd_dtype type, size_t size, const uint8_t *const *keys, int dim,
-                      float *out)
+                      float *out, struct coming *coming)
 {
     int whole = dim / LANES * LANES;
 
     for (int d = 0; d < whole; d += LANES) {
         lanes key[LANES];
 
+        fetch(coming, size);
 #pragma GCC unroll 16
         for (int i = 0; i < LANES; i++)
             key[i] = load_kv(type, keys[i] + (size_t)d * size);
@@ -151,35 +182,35 @@ INLINE void copy_value(enum pd_dtype type, size_t size, const uint8_t *value, in
 }
 
 /* Keys past the last of the split are the last again: their scores are hidden. */
-INLINE void load_split(enum pd_dtype type, struct attend *a, int count)
+INLINE void load_split(enum pd_dtype type, struct attend *a, int count, struct coming *coming)
 {
     const size_t size = type == PD_F32 ? 4 : 2;
 
     for (int j = count; j % LANES != 0; j++)
         a->key[j] = a->key[count - 1];
-    fetch_rows(a, a->key, 0, count);
     for (int j = 0; j < count; j += LANES) {
-        fetch_rows(a, a->key, j + LANES, count);
-        fetch_rows(a, a->value, j, count);
-        turn_keys(type, size, a->key + j, a->dim, a->keys + j / PANEL * PANEL * a->dim + j % PANEL);
+        turn_keys(type, size, a->key + j, a->dim, a->keys + j / PANEL * PANEL * a->dim + j % PANEL,
+                  coming);
     }
     for (int j = 0; !a->in_place && j < count; j++)
         copy_value(type, size, a->value[j], a->dim, a->values + j * PANEL);
 }
 
-static void load_keys_and_values(struct attend *a, int first, int count)
+static void load_keys_and_values(struct attend *a, int first, int count, struct coming *coming)
 {
     locate(a, first, count);
     switch (a->query->pool->type) {
     case PD_F16:
-        load_split(PD_F16, a, count);
+        load_split(PD_F16, a, count, coming);
         break;
     case PD_BF16:
-        load_split(PD_BF16, a, count);
+        load_split(PD_BF16, a, count, coming);
         break;
     default:
-        load_split(PD_F32, a, count);
+        load_split(PD_F32, a, count, coming);
     }
+    while (coming->at < coming->end)
+        fetch(coming, a->size);
 }
 
 static void score(const struct attend *a, int count)
@@ -382,25 +413,36 @@ static float *row_state(const struct attend *a, float *states, size_t state_rows
     return states + row * pd_cpu_state_floats(a->dim);
 }
 
-static void attend(const struct pd_cpu_query *query, int first, int end, float *states,
-                   size_t state_rows, float *scratch)
+/* What is to be loaded while split s is computed. */
+static struct coming coming_after(const struct pd_cpu_query *query, int s,
+                                  const struct pd_cpu_query *next)
+{
+    if (s + 1 < query->end)
+        return coming_split(query, s + 1);
+    return next != NULL ? coming_split(next, next->first) : (struct coming){query, 0, 0};
+}
+
+static void attend(const struct pd_cpu_query *query, const struct pd_cpu_query *next,
+                   float *scratch)
 {
     int keys = query->position + query->tokens; /* that the last row sees */
-    bool write = states == NULL;
+    float *states = query->states;
+    size_t state_rows = query->state_rows;
     struct attend a;
 
     start(&a, query, scratch);
-    if (write) {
+    if (states == NULL) {
         states = a.states;
         state_rows = (size_t)a.group;
     }
     for (int r = 0; r < a.rows; r++)
         clear_state(row_state(&a, states, state_rows, r), a.dim);
-    for (int s = first; s < end; s++) {
+    for (int s = query->first; s < query->end; s++) {
+        struct coming coming = coming_after(query, s, next);
         int from = s * PD_CPU_SPLIT,
             count = keys - from < PD_CPU_SPLIT ? keys - from : PD_CPU_SPLIT;
 
-        load_keys_and_values(&a, from, count);
+        load_keys_and_values(&a, from, count, &coming);
         score(&a, count);
         for (int r = 0; r < a.rows; r++)
             weigh(&a, r, from, count);
@@ -409,7 +451,7 @@ static void attend(const struct pd_cpu_query *query, int first, int end, float *
             merge_state(row_state(&a, states, state_rows, r), a.greatest[r], a.total[r],
                         a.sums + r * PANEL, a.rows * PANEL, a.padded);
     }
-    for (int r = 0; write && r < a.rows; r++)
+    for (int r = 0; query->states == NULL && r < a.rows; r++)
         finish_state(row_state(&a, states, state_rows, r), a.dim,
                      query->out + (size_t)(r / a.group) * query->out_stride + r % a.group * a.dim);
 }

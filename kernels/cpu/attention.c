@@ -202,13 +202,14 @@ void pd_cpu_attention_begin(const struct pd_host_run *run)
 
 /* ---- the operator ---------------------------------------------------------------------------- */
 
-static void run_item(const struct pd_host_run *run, const struct pd_op *op,
-                     const struct pd_cpu_attention *attention, const struct item *item, int kv_head,
-                     float *scratch)
+/* Item number `taken`, counted by KV heads. */
+static struct pd_cpu_query query_of(const struct pd_host_run *run, const struct pd_op *op,
+                                    const struct pd_cpu_attention *attention, int taken)
 {
     const struct pd_step *step = run->step;
+    const struct item *item = &attention->items[taken / attention->kv_heads];
+    int kv_head = taken % attention->kv_heads, window = op->shape.window;
     int head = kv_head * group_of(attention), at = head * attention->head_dim;
-    size_t state = pd_cpu_state_floats(attention->head_dim);
     struct pd_cpu_query query = {
         .shape = &op->shape,
         .pool = &op->pool,
@@ -219,18 +220,21 @@ static void run_item(const struct pd_host_run *run, const struct pd_op *op,
         .q_stride = (size_t)op->in.cols,
         .tokens = item->tokens,
         .position = step->position[item->first],
+        .first = item->split,
+        .end = item->split + item->splits,
         .out = pd_host_floats(op->out) + (size_t)item->first * (size_t)op->out.cols + at,
         .out_stride = (size_t)op->out.cols,
     };
-    float *states =
-        item->state < 0 ? NULL : attention->states + (size_t)(item->state + head) * state;
-    int first = item->split, window = op->shape.window;
 
-    /* Splits that end before the first row's window are seen by none. */
-    if (states == NULL && window > 0 && query.position >= window)
-        first = (query.position - window + 1) / PD_CPU_SPLIT;
-    pd_cpu_of(run)->path->attend(&query, first, item->split + item->splits, states,
-                                 (size_t)attention->heads, scratch);
+    if (item->state >= 0) {
+        query.states = attention->states +
+                       (size_t)(item->state + head) * pd_cpu_state_floats(attention->head_dim);
+        query.state_rows = (size_t)attention->heads;
+    } else if (window > 0 && query.position >= window) {
+        /* Splits that end before the first row's window are seen by none. */
+        query.first = (query.position - window + 1) / PD_CPU_SPLIT;
+    }
+    return query;
 }
 
 static void merge_shared(const struct pd_host_run *run, const struct pd_op *op,
@@ -261,14 +265,19 @@ void pd_cpu_attention(const struct pd_host_run *run, const struct pd_op *op, int
     const struct pd_cpu_attention *attention = find(plan, &op->shape);
     atomic_int *next = &plan->next[op - run->graph->ops];
     float *scratch = pd_cpu_scratch(run, thread);
-    int total = attention->item_count * attention->kv_heads, taken;
+    int total = attention->item_count * attention->kv_heads;
+    int taken = atomic_fetch_add_explicit(next, 1, memory_order_relaxed);
+    struct pd_cpu_query query, then;
 
-    for (;;) {
+    if (taken < total)
+        query = query_of(run, op, attention, taken);
+    while (taken <
+           total) { /* the next is taken before this one is computed, to be loaded meanwhile */
         taken = atomic_fetch_add_explicit(next, 1, memory_order_relaxed);
-        if (taken >= total)
-            break;
-        run_item(run, op, attention, &attention->items[taken / attention->kv_heads],
-                 taken % attention->kv_heads, scratch);
+        if (taken < total)
+            then = query_of(run, op, attention, taken);
+        pd_cpu_of(run)->path->attend(&query, taken < total ? &then : NULL, scratch);
+        query = then;
     }
     if (attention->shared_count == 0)
         return;

@@ -51,7 +51,8 @@ struct pd_cpu_product {
     int outputs;
 };
 
-/* One KV head of one tile of queries: `tokens` rows from `first` on, each with `group` heads. */
+/* One KV head of one tile of queries, `tokens` rows with `group` heads each, and the splits of keys that
+ * they attend to. */
 struct pd_cpu_query {
     const struct pd_attention_shape *shape;
     const struct pd_kv_pool *pool;
@@ -60,8 +61,13 @@ struct pd_cpu_query {
     const float *q;        /* of the first row and the group's first head */
     size_t q_stride;       /* between rows */
     int tokens, position;  /* of the first row; the others follow */
+    int first, end;        /* splits */
     float *out;            /* as q: where finished rows go */
     size_t out_stride;
+    /* NULL: the splits are merged and written to `out`. Else there is one split, and its state of (row i,
+     * head h of the group) goes to states + (i * state_rows + h) * pd_cpu_state_floats. */
+    float *states;
+    size_t state_rows;
 };
 
 /* The running softmax of one (row, head): greatest score, sum of weights, weighted sum of values.
@@ -87,11 +93,9 @@ struct pd_cpu_path {
     /* Panels first .. end - 1; scratch of pd_cpu_product_scratch floats. */
     void (*multiply)(const struct pd_cpu_product *product, int first, int end, float *scratch);
 
-    /* Splits first .. end - 1 of the keys, for all of the query's rows. If `states` is NULL they
-     * are merged and written to query->out; else there is one split, and its state of (row i, head
-     * h of the group) goes to states + (i * state_rows + h) * pd_cpu_state_floats. */
-    void (*attend)(const struct pd_cpu_query *query, int first, int end, float *states,
-                   size_t state_rows, float *scratch);
+    /* Loads what `next`, unless NULL, begins with meanwhile: this thread's next query, as a rule. */
+    void (*attend)(const struct pd_cpu_query *query, const struct pd_cpu_query *next,
+                   float *scratch);
     /* Merges the states of `splits` splits, `stride` floats apart, and writes head_dim values. */
     void (*merge)(const float *states, int splits, size_t stride, int head_dim, float *state,
                   float *out);
