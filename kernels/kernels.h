@@ -69,6 +69,7 @@ struct pd_device_options {
     const char *isa; /* cpu: "auto", "baseline", "avx2", "avx512", "vnni", "amx": highest allowed */
     enum pd_precision precision; /* cpu, reference */
     int ordinal;                 /* cuda: which GPU */
+    bool eager; /* cuda: launch every operator by itself, do not replay recorded steps */
     int max_tokens;              /* most tokens in one step */
     int max_seqs;                /* most sequences in one step; also the number of slots */
     int max_model_len;           /* longest sequence, tokens */

@@ -120,6 +120,8 @@ static const struct flag flags[] = {
      "what quantised weights are multiplied with on the CPU: integers of 12 bits with a scale for "
      "each 32 values, "
      "or f32, slower and exact; pairs must agree to compute equal bits"},
+    {"enforce-eager", NULL, DEVICE, SWITCH, AT(enforce_eager), NULL, "off", 0, 0, NULL,
+     "on a GPU, launch every kernel by itself instead of replaying recorded steps"},
 
     {"kv-transport", "NAME", TRANSFER, WORD, AT(kv_transport), "auto", NULL, 0, 0, transports,
      "how KV is read from a prefill worker; auto: shm on one host, rdma where both ends have it, "

@@ -54,6 +54,7 @@ struct pd_options {
     const char *device, *isa; /* as pd_device_options takes them */
     int64_t threads;          /* 0: one per core */
     int matmul_precision;     /* enum pd_precision */
+    bool enforce_eager;       /* pd_device_options.eager */
 
     const char *kv_transport; /* "auto", "shm", "rdma", "tcp" */
     const char *kv_bind, *kv_device;

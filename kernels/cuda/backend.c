@@ -19,6 +19,7 @@
 #include <time.h>
 
 #include "kernels/cuda/backend.h"
+#include "kernels/cuda/replay.h"
 
 int pd_cuda_fail(struct pd_cuda *cuda, const char *what, int error)
 {
@@ -237,7 +238,7 @@ static int cuda_launch(struct pd_graph *graph, struct pd_step *step)
     error = send_step(cuda, step);
     if (error != 0)
         return pd_cuda_fail(cuda, "sending a step", error);
-    status = pd_cuda_graph_run(graph, step);
+    status = pd_cuda_step_enqueue(graph, step);
     if (status != PD_KERNEL_OK)
         return status;
     if (step->samples > 0)

@@ -3,6 +3,7 @@
  *     backend.c   opens the device, owns its state, launches and waits
  *     weight.c    matrices on their way to the device
  *     plan.c      one operator after the other becomes launches
+ *     replay.c    whole steps as recordings
  */
 #ifndef PD_CUDA_BACKEND_H
 #define PD_CUDA_BACKEND_H
@@ -60,7 +61,11 @@ void pd_cuda_weight_release(struct pd_weight *weight);
 int pd_cuda_graph_prepare(struct pd_graph *graph);
 void pd_cuda_graph_release(struct pd_graph *graph);
 
-/* Enqueues all of a graph's operators for a step that is on its way to the device. */
-int pd_cuda_graph_run(struct pd_graph *graph, const struct pd_step *step);
+/* Enqueues all of a graph's operators, on so many rows of tokens and samples: at least what the
+ * running step has. Nothing else may depend on the step. */
+int pd_cuda_graph_run(struct pd_graph *graph, int tokens, int samples);
+
+/* Where the graph's recordings are kept (replay.h). */
+struct pd_cuda_replay *pd_cuda_graph_replay(struct pd_graph *graph);
 
 #endif

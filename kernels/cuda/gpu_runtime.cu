@@ -265,4 +265,46 @@ int pd_cuda_fence(struct pd_cuda_runtime *runtime)
     return cudaDeviceFlushGPUDirectRDMAWrites(cudaFlushGPUDirectRDMAWritesTargetCurrentDevice,
                                               cudaFlushGPUDirectRDMAWritesToOwner);
 }
+
+/* ---- recordings ------------------------------------------------------------------------------ */
+
+struct pd_cuda_recording {
+    cudaGraphExec_t executable;
+};
+
+int pd_cuda_record_begin(struct pd_cuda_runtime *runtime)
+{
+    return cudaStreamBeginCapture(runtime->stream, cudaStreamCaptureModeThreadLocal);
+}
+
+int pd_cuda_record_end(struct pd_cuda_runtime *runtime, struct pd_cuda_recording **out)
+{
+    struct pd_cuda_recording *recording = (struct pd_cuda_recording *)calloc(1, sizeof(*recording));
+    cudaGraph_t graph = NULL;
+    int error = cudaStreamEndCapture(runtime->stream, &graph);
+
+    *out = NULL;
+    if (error == 0)
+        error = recording == NULL ? cudaErrorMemoryAllocation
+                                  : cudaGraphInstantiate(&recording->executable, graph, 0);
+    if (graph != NULL)
+        cudaGraphDestroy(graph);
+    if (error == 0)
+        *out = recording;
+    else
+        free(recording);
+    return error;
+}
+
+int pd_cuda_replay(struct pd_cuda_runtime *runtime, struct pd_cuda_recording *recording)
+{
+    return cudaGraphLaunch(recording->executable, runtime->stream);
+}
+
+void pd_cuda_recording_free(struct pd_cuda_runtime *, struct pd_cuda_recording *recording)
+{
+    if (recording != NULL)
+        cudaGraphExecDestroy(recording->executable);
+    free(recording);
+}
 }

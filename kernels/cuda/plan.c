@@ -9,10 +9,11 @@
  *     matmul   for each part of the weight:  small(part, x) | half(x), half(part tile) -> gemm
  *              then bias, then SwiGLU out of a scratch tensor, where asked
  * */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cuda/backend.h"
+#include "kernels/cuda/replay.h"
 
 /* Of f16 weights at a time: what a large product unpacks before it is multiplied. */
 static const size_t TILE_BYTES = (size_t)64 << 20;
@@ -23,13 +24,14 @@ struct pd_cuda_plan {
     uint16_t *half_weight;    /* a tile */
     uint32_t *sample_scratch; /* [max samples][2][vocabulary] */
     float **frequencies;      /* [ops] of the ROPE_ANGLES operators, else NULL */
+    struct pd_cuda_replay replay;
 };
 
-/* What a running operator needs. */
+/* What a running operator needs. It may be recorded: nothing of one step is here. */
 struct run {
     struct pd_cuda *cuda;
     const struct pd_cuda_plan *plan;
-    const struct pd_step *step;
+    int tokens, samples; /* rows to launch for */
     void *stream;
 };
 
@@ -186,6 +188,7 @@ void pd_cuda_graph_release(struct pd_graph *graph)
     struct pd_cuda_runtime *runtime = pd_cuda_of(graph->object.device)->runtime;
     struct pd_cuda_plan *plan = graph->plan;
 
+    pd_cuda_replay_free(runtime, &plan->replay);
     pd_cuda_free(runtime, plan->gate_up);
     pd_cuda_free(runtime, plan->half_x);
     pd_cuda_free(runtime, plan->half_weight);
@@ -350,9 +353,14 @@ static int run_attention(const struct run *run, const struct pd_op *op, int rows
 
 /* ---- one operator ---------------------------------------------------------------------------- */
 
+static int rows_of(const struct run *run, const struct pd_op *op)
+{
+    return op->rows_are_samples ? run->samples : run->tokens;
+}
+
 static int run_op(const struct run *run, const struct pd_op *op, const float *frequencies)
 {
-    int rows = op->rows_are_samples ? run->step->samples : run->step->tokens;
+    int rows = rows_of(run, op);
     const struct pd_cuda_step *step = &run->cuda->step;
 
     switch (op->kind) {
@@ -386,7 +394,8 @@ static int run_op(const struct run *run, const struct pd_op *op, const float *fr
     }
 }
 
-int pd_cuda_graph_run(struct pd_graph *graph, const struct pd_step *step)
+/* What an operator is to people: "matmul of 8 rows, 4096 -> 6144". */
+static void fail_text(const struct run *run, const struct pd_op *op, char *text, size_t size)
 {
     static const char *const names[PD_OP_COUNT] = {
         [PD_OP_EMBED] = "embed",           [PD_OP_RMSNORM] = "rmsnorm",
@@ -395,15 +404,30 @@ int pd_cuda_graph_run(struct pd_graph *graph, const struct pd_step *step)
         [PD_OP_PUBLISH] = "publish",       [PD_OP_GATHER] = "gather",
         [PD_OP_SAMPLE] = "sample",         [PD_OP_READ] = "read",
     };
+
+    snprintf(text, size, "%s of %d rows, %d -> %d columns, layer %d", names[op->kind],
+             rows_of(run, op), op->in.cols, op->out.cols, op->layer);
+}
+
+int pd_cuda_graph_run(struct pd_graph *graph, int tokens, int samples)
+{
     struct pd_cuda *cuda = pd_cuda_of(graph->object.device);
     const struct pd_cuda_plan *plan = graph->plan;
-    struct run run = {cuda, plan, step, pd_cuda_stream(cuda->runtime)};
+    struct run run = {cuda, plan, tokens, samples, pd_cuda_stream(cuda->runtime)};
 
     for (int i = 0; i < graph->count; i++) {
         int error = run_op(&run, &graph->ops[i], plan->frequencies[i]);
+        char what[128];
 
-        if (error != 0)
-            return pd_cuda_fail(cuda, names[graph->ops[i].kind], error);
+        if (error == 0)
+            continue;
+        fail_text(&run, &graph->ops[i], what, sizeof(what));
+        return pd_cuda_fail(cuda, what, error);
     }
     return PD_KERNEL_OK;
+}
+
+struct pd_cuda_replay *pd_cuda_graph_replay(struct pd_graph *graph)
+{
+    return &((struct pd_cuda_plan *)graph->plan)->replay;
 }

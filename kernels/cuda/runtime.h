@@ -64,6 +64,23 @@ int pd_cuda_drain(struct pd_cuda_runtime *runtime);
 /* Makes what other devices wrote into this one's memory visible to later launches. */
 int pd_cuda_fence(struct pd_cuda_runtime *runtime);
 
+/* ---- recordings ------------------------------------------------------------------------------ */
+
+/* What was enqueued once, to be enqueued again by one call. */
+struct pd_cuda_recording;
+
+/* From here to pd_cuda_record_end, what launchers, pd_cuda_copy and pd_cuda_gemm enqueue is kept
+ * instead of run, with the arguments of this call; every other call here but the freeing ones is an
+ * error. */
+int pd_cuda_record_begin(struct pd_cuda_runtime *runtime);
+
+/* On failure *recording is NULL. Either way nothing is recorded from here on. */
+int pd_cuda_record_end(struct pd_cuda_runtime *runtime, struct pd_cuda_recording **recording);
+int pd_cuda_replay(struct pd_cuda_runtime *runtime, struct pd_cuda_recording *recording);
+
+/* Not while a replay of it may still run; NULL is nothing. */
+void pd_cuda_recording_free(struct pd_cuda_runtime *runtime, struct pd_cuda_recording *recording);
+
 /* ---- large products -------------------------------------------------------------------------- */
 
 /* out[t][r] = sum_k weight[r][k] x[t][k] (+ out[t][r] where `accumulate`): f16 or bf16 (`bf16`)

@@ -10,12 +10,26 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "t/simt/control.h"
 #include "t/simt/simt.h"
 
-enum { OUT_OF_MEMORY = 2 };
+enum { OUT_OF_MEMORY = 2, ILLEGAL_ADDRESS = 700, NOT_WHILE_RECORDING = 900 }; /* as CUDA has them */
+
+struct pd_cuda_recording {
+    pd_simt::recording work;
+};
+
+static long replays;
+
+/* Of calls that cannot be recorded. */
+static int refuse()
+{
+    return pd_simt::is_recording() ? NOT_WHILE_RECORDING : pd_simt::fault();
+}
 
 struct pd_cuda_runtime {
-    uintptr_t seed; /* of the next launches' order of threads */
+    uintptr_t seed;                      /* of the next launches' order of threads */
+    struct pd_cuda_recording *recording; /* begun and not ended */
 };
 
 extern "C" {
@@ -23,18 +37,24 @@ extern "C" {
 int pd_cuda_open(int ordinal, struct pd_cuda_runtime **runtime, char *error, size_t size)
 {
     const char *seed = getenv("PD_SIMT_SEED");
+    int fault = pd_simt::fault();
 
     *runtime = nullptr;
+    if (fault) {
+        snprintf(error, size, "GPU %d cannot be opened: %s", ordinal, pd_cuda_error_text(fault));
+        return fault;
+    }
     if (ordinal != 0) {
         snprintf(error, size, "there is no GPU %d", ordinal);
         return 1;
     }
-    *runtime = new pd_cuda_runtime{seed ? (uintptr_t)strtoull(seed, nullptr, 10) : 1};
+    *runtime = new pd_cuda_runtime{seed ? (uintptr_t)strtoull(seed, nullptr, 10) : 1, nullptr};
     return 0;
 }
 
 void pd_cuda_close(struct pd_cuda_runtime *runtime)
 {
+    delete runtime->recording;
     delete runtime;
 }
 
@@ -47,7 +67,16 @@ void pd_cuda_info(struct pd_cuda_runtime *, struct pd_cuda_device_info *info)
 
 const char *pd_cuda_error_text(int error)
 {
-    return error == OUT_OF_MEMORY ? "out of memory" : "unknown error";
+    switch (error) {
+    case OUT_OF_MEMORY:
+        return "out of memory";
+    case ILLEGAL_ADDRESS:
+        return "an illegal memory access was encountered";
+    case NOT_WHILE_RECORDING:
+        return "operation not permitted when stream is capturing";
+    default:
+        return "unknown error";
+    }
 }
 
 void *pd_cuda_stream(struct pd_cuda_runtime *runtime)
@@ -57,6 +86,11 @@ void *pd_cuda_stream(struct pd_cuda_runtime *runtime)
 
 int pd_cuda_allocate(struct pd_cuda_runtime *, size_t bytes, void **memory)
 {
+    int error = refuse();
+
+    *memory = nullptr;
+    if (error)
+        return error;
     *memory = aligned_alloc(256, (bytes + 255) / 256 * 256);
     if (!*memory)
         return OUT_OF_MEMORY;
@@ -81,6 +115,12 @@ void pd_cuda_free_pinned(struct pd_cuda_runtime *, void *memory)
 
 int pd_cuda_allocate_shared(struct pd_cuda_runtime *, size_t *bytes, void **memory, int *fd)
 {
+    int error = refuse();
+
+    *fd = -1;
+    *memory = nullptr;
+    if (error)
+        return error;
     *fd = memfd_create("simt-kv", MFD_CLOEXEC);
     if (*fd >= 0 && ftruncate(*fd, (off_t)*bytes) == 0) {
         *memory = mmap(nullptr, *bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
@@ -102,55 +142,91 @@ void pd_cuda_free_shared(struct pd_cuda_runtime *, void *memory, size_t bytes, i
 
 int pd_cuda_copy(struct pd_cuda_runtime *, void *to, const void *from, size_t bytes)
 {
-    memcpy(to, from, bytes);
-    return 0;
+    return pd_simt::enqueue([=] { memcpy(to, from, bytes); });
 }
 
 int pd_cuda_upload(struct pd_cuda_runtime *, void *to, const void *from, size_t bytes)
 {
-    memcpy(to, from, bytes);
-    return 0;
+    int error = refuse();
+
+    if (!error)
+        memcpy(to, from, bytes);
+    return error;
 }
 
 int pd_cuda_mark(struct pd_cuda_runtime *, int)
 {
-    return 0;
+    return refuse();
 }
 
 int pd_cuda_reached(struct pd_cuda_runtime *, int)
 {
-    return 1;
+    int error = refuse();
+
+    return error ? -1 - error : 1;
 }
 
 int pd_cuda_drain(struct pd_cuda_runtime *)
 {
-    return 0;
+    return refuse();
 }
 
 int pd_cuda_fence(struct pd_cuda_runtime *)
 {
+    return refuse();
+}
+
+int pd_cuda_record_begin(struct pd_cuda_runtime *runtime)
+{
+    int error = refuse();
+
+    if (error)
+        return error;
+    runtime->recording = new pd_cuda_recording;
+    pd_simt::record_into(&runtime->recording->work);
     return 0;
 }
 
-int pd_cuda_gemm(struct pd_cuda_runtime *, int bf16, const uint16_t *weight, const uint16_t *x,
-                 int rows, int cols, int tokens, int accumulate, int stride, float *out)
+int pd_cuda_record_end(struct pd_cuda_runtime *runtime, struct pd_cuda_recording **recording)
 {
-    float *floats = (float *)malloc((size_t)tokens * (size_t)cols * sizeof(float));
-    float *row = (float *)malloc((size_t)cols * sizeof(float));
+    int error = pd_simt::fault();
+
+    pd_simt::record_into(nullptr);
+    *recording = error ? nullptr : runtime->recording;
+    if (error)
+        delete runtime->recording;
+    runtime->recording = nullptr;
+    return error;
+}
+
+int pd_cuda_replay(struct pd_cuda_runtime *, struct pd_cuda_recording *recording)
+{
+    int error = refuse();
+
+    for (size_t i = 0; !error && i < recording->work.size(); i++)
+        recording->work[i]();
+    replays += !error;
+    return error;
+}
+
+void pd_cuda_recording_free(struct pd_cuda_runtime *, struct pd_cuda_recording *recording)
+{
+    delete recording;
+}
+
+static void multiply(int bf16, const uint16_t *weight, const uint16_t *x, int rows, int cols,
+                     int tokens, int accumulate, int stride, float *out)
+{
+    std::vector<float> floats((size_t)tokens * (size_t)cols), row((size_t)cols);
     auto wide = [bf16](uint16_t bits) { return bf16 ? pd_from_bf16(bits) : pd_from_f16(bits); };
 
-    if (!floats || !row) {
-        free(floats);
-        free(row);
-        return OUT_OF_MEMORY;
-    }
     for (size_t i = 0; i < (size_t)tokens * (size_t)cols; i++)
         floats[i] = wide(x[i]);
     for (int r = 0; r < rows; r++) {
         for (int k = 0; k < cols; k++)
             row[k] = wide(weight[(size_t)r * (size_t)cols + (size_t)k]);
         for (int t = 0; t < tokens; t++) {
-            const float *from = floats + (size_t)t * (size_t)cols;
+            const float *from = floats.data() + (size_t)t * (size_t)cols;
             float *to = out + (size_t)t * (size_t)stride + r;
             float sum = 0;
 
@@ -159,8 +235,17 @@ int pd_cuda_gemm(struct pd_cuda_runtime *, int bf16, const uint16_t *weight, con
             *to = accumulate ? *to + sum : sum;
         }
     }
-    free(floats);
-    free(row);
-    return 0;
 }
+
+int pd_cuda_gemm(struct pd_cuda_runtime *, int bf16, const uint16_t *weight, const uint16_t *x,
+                 int rows, int cols, int tokens, int accumulate, int stride, float *out)
+{
+    return pd_simt::enqueue(
+        [=] { multiply(bf16, weight, x, rows, cols, tokens, accumulate, stride, out); });
+}
+}
+
+long pd_simt_replays(void)
+{
+    return replays;
 }

@@ -1,11 +1,14 @@
 #include "t/simt/simt.h"
 
+#include <atomic>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <vector>
+
+#include "t/simt/control.h"
 
 #ifndef __x86_64__
 #error "t/simt switches fibers by hand, and knows x86-64 only"
@@ -243,14 +246,10 @@ float warp_sum(float value)
     return sum[0];
 }
 
-int launch(int x, int y, int count, uint64_t seed, const std::function<void()> &kernel)
+static void run(int x, int y, int count, uint64_t seed, const std::function<void()> &kernel)
 {
     static block state; /* its stacks serve every launch */
 
-    if (count <= 0 || count > THREADS_MAX || count % WARP != 0 || x <= 0 || y <= 0) {
-        fprintf(stderr, "simt: a launch of %d x %d blocks of %d threads\n", x, y, count);
-        abort();
-    }
     state.count = count;
     if (state.fibers.size() < (size_t)count)
         state.fibers.resize((size_t)count);
@@ -269,10 +268,63 @@ int launch(int x, int y, int count, uint64_t seed, const std::function<void()> &
         }
     }
     running = nullptr;
+}
+
+int launch(int x, int y, int count, uint64_t seed, std::function<void()> kernel)
+{
+    if (count <= 0 || count > THREADS_MAX || count % WARP != 0 || x <= 0 || y <= 0) {
+        fprintf(stderr, "simt: a launch of %d x %d blocks of %d threads\n", x, y, count);
+        abort();
+    }
+    return enqueue([=] { run(x, y, count, seed, kernel); });
+}
+
+/* ---- the stream ------------------------------------------------------------------------------ */
+
+static thread_local recording *recorder;
+static std::atomic<long> calls_left{-1}; /* before the fault; below zero: never */
+static std::atomic<int> fault_error;
+
+void record_into(recording *into)
+{
+    recorder = into;
+}
+
+bool is_recording()
+{
+    return recorder != nullptr;
+}
+
+int fault()
+{
+    long left = calls_left.load();
+
+    while (left > 0)
+        if (calls_left.compare_exchange_weak(left, left - 1))
+            return 0;
+    return left == 0 ? fault_error.load() : 0;
+}
+
+int enqueue(std::function<void()> work)
+{
+    int error = fault();
+
+    if (error != 0)
+        return error;
+    if (recorder)
+        recorder->push_back(std::move(work));
+    else
+        work();
     return 0;
 }
 
 } // namespace pd_simt
+
+void pd_simt_fail_after(long calls, int error)
+{
+    pd_simt::fault_error = error;
+    pd_simt::calls_left = calls;
+}
 
 /* The formats' conversions are the host's own (kernels/dtype.h): C, and exact. */
 extern "C" {

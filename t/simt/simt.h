@@ -14,6 +14,8 @@
 #include <functional>
 #include <stddef.h>
 #include <stdint.h>
+#include <tuple>
+#include <vector>
 
 #define PD_GLOBAL void
 #define PD_DEVICE static inline
@@ -30,7 +32,7 @@
 typedef uintptr_t pd_stream; /* the seed of the launch */
 
 #define PD_LAUNCH(kernel, x, y, threads, stream, ...)                                              \
-    pd_simt::launch(x, y, threads, stream, [&] { (kernel)(__VA_ARGS__); })
+    pd_simt::launch(x, y, threads, stream, pd_simt::call(kernel, __VA_ARGS__))
 
 namespace pd_simt
 {
@@ -43,8 +45,29 @@ void barrier();
 float shuffle_xor(float value, int lane_mask);
 float warp_sum(float value);
 
-/* Runs all blocks to their end; 0. Order of threads by `seed`. */
-int launch(int x, int y, int threads, uint64_t seed, const std::function<void()> &kernel);
+/* A kernel with its arguments as they are now, as a launch takes them: what they were computed from
+ * may change before it runs. */
+template <typename... Parameters, typename... Arguments>
+std::function<void()> call(void (*kernel)(Parameters...), const Arguments &...arguments)
+{
+    return
+        [kernel, values = std::tuple<Parameters...>(arguments...)] { std::apply(kernel, values); };
+}
+
+/* Runs all blocks to their end, or is recorded. Order of threads by `seed`. */
+int launch(int x, int y, int threads, uint64_t seed, std::function<void()> kernel);
+
+/* ---- the stream: what is enqueued runs at once, unless the thread records ---------------------- */
+
+typedef std::vector<std::function<void()>> recording;
+
+/* The calling thread's recording, NULL for none. */
+void record_into(recording *into);
+bool is_recording();
+
+/* 0, or the error that a test has asked for (control.h). */
+int enqueue(std::function<void()> work);
+int fault();
 } // namespace pd_simt
 
 PD_DEVICE void pd_barrier(void)

@@ -10,7 +10,7 @@ $(BUILD)/t/simt/kernels/%.o: kernels/%.cu $(CUDA_HEAD) kernels/kernels.h t/simt/
 	@mkdir -p $(@D)
 	$(SIMT_CXX) $(SAN_FLAGS) -DPD_SIMT_HOST -x c++ -c -o $@ $<
 
-$(BUILD)/t/simt/%.o: t/simt/%.cc t/simt/simt.h kernels/cuda/runtime.h
+$(BUILD)/t/simt/%.o: t/simt/%.cc t/simt/simt.h t/simt/control.h kernels/cuda/runtime.h
 	@mkdir -p $(@D)
 	$(SIMT_CXX) $(SAN_FLAGS) -DPD_SIMT_HOST -c -o $@ $<
 

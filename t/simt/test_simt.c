@@ -10,7 +10,10 @@
 
 #include <cmocka.h>
 
+#include "kernels/backend.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/replay.h"
+#include "t/simt/control.h"
 #include "t/unit/kernel_model.h"
 
 static const char *const seeds[] = {"1", "2", "3", NULL};
@@ -224,6 +227,173 @@ static void test_small_model(void **state)
     free(out);
 }
 
+/* ---- recordings ------------------------------------------------------------------------------ */
+
+enum { ANSWERS = 6, ANSWER_STEPS = 20, PROMPT = 7 };
+
+static const struct pd_small_shape answering = {
+    4, 2, 32, 32, 0, 8, PD_ROPE_HALF, PD_F16, PD_Q8_0, false, PD_PRECISION_F32};
+
+static void test_buckets(void **state)
+{
+    (void)state;
+    for (int most = 1; most < 1000; most += 37) {
+        int before = 0, buckets = 0;
+
+        for (int rows = 0; rows <= most; rows++) {
+            int bucket = pd_cuda_bucket(rows, most);
+
+            assert_true(bucket >= rows && bucket <= most && bucket >= before);
+            assert_true(rows == 0 ? bucket == 0 : bucket <= 2 * rows);
+            buckets += bucket != before && bucket <= PD_CUDA_RECORDED_ROWS;
+            before = bucket;
+        }
+        assert_true(buckets <= PD_CUDA_BUCKETS);
+    }
+}
+
+static void add_answer(struct pd_small_model *model, struct pd_step *step, int slot, int position)
+{
+    int32_t tokens[PROMPT], count = position == 0 ? PROMPT : 1;
+    int blocks = model->rig.options.max_model_len / model->rig.options.block_size + 1;
+    struct pd_sample_params *sample = &step->sample[step->samples];
+
+    for (int i = 0; i < count; i++)
+        tokens[i] = position == 0 ? 10 * slot + i : PD_TOKEN_OF_SLOT(slot);
+    pd_rig_add(&model->rig, step, slot, tokens, count, position, slot * blocks);
+    sample->temperature = slot % 2 == 0 ? 0.0f : 1.0f;
+    sample->seed = (uint64_t)slot;
+    sample->draw = (uint32_t)position;
+    sample->repetition = 1.3f;
+    sample->logprobs = 2;
+    sample->prompt = PROMPT;
+}
+
+static void collect_answers(struct pd_small_model *model, const struct pd_step *step, int *out)
+{
+    assert_int_equal(pd_step_wait(model->rig.device, step->number, 60000), PD_KERNEL_OK);
+    for (int i = 0; i < step->samples; i++) {
+        int slot = step->sample_slot[i];
+
+        out[((int)step->number - 1) * ANSWERS + slot] = step->sampled[i] + 1;
+        assert_true(step->sampled_logprob[i] <= 0 && step->top_logprob[i * PD_TOP_MAX] <= 0);
+    }
+}
+
+/* Answers that begin one after the other, in steps of 1 to ANSWERS rows, two in flight: out[step]
+ * [slot] = token + 1. */
+static void generate(struct pd_small_model *model, int *out)
+{
+    struct pd_step *before = NULL;
+    int position[ANSWERS] = {0};
+
+    for (int n = 0; n < ANSWER_STEPS; n++) {
+        struct pd_step *step;
+
+        assert_int_equal(pd_step_acquire(model->rig.device, &step), PD_KERNEL_OK);
+        for (int slot = 0; slot < ANSWERS && 3 * slot <= n; slot++) {
+            add_answer(model, step, slot, position[slot]);
+            position[slot] += position[slot] == 0 ? PROMPT : 1;
+        }
+        assert_int_equal(pd_graph_launch(model->graph, step), PD_KERNEL_OK);
+        if (before != NULL)
+            collect_answers(model, before, out);
+        before = step;
+    }
+    collect_answers(model, before, out);
+}
+
+static void test_replay_gives_the_tokens_of_direct_launches(void **state)
+{
+    int expected[ANSWER_STEPS * ANSWERS] = {0}, tokens[ANSWER_STEPS * ANSWERS] = {0};
+    struct pd_small_model model;
+    long before = pd_simt_replays();
+
+    (void)state;
+    pd_small_open_answers(&model, &answering, true);
+    generate(&model, expected);
+    assert_int_equal(pd_simt_replays(), before);
+    pd_small_close(&model);
+    pd_small_open_answers(&model, &answering, false);
+    generate(&model, tokens);
+    assert_int_equal(*pd_device_progress(model.rig.device), ANSWER_STEPS << 16 | PD_MODEL_LAYERS);
+    pd_small_close(&model);
+    assert_memory_equal(tokens, expected, sizeof(tokens));
+    /* 6 steps bring a prompt; 1, 2, 4 and 8 rows run once before they are recorded. */
+    assert_int_equal(pd_simt_replays() - before, ANSWER_STEPS - ANSWERS - 4);
+}
+
+/* ---- faults ---------------------------------------------------------------------------------- */
+
+/* Opens, runs some steps and closes, with every call after the first `calls` failing. False: none
+ * was reached. */
+static bool run_until_fault(long calls)
+{
+    struct pd_small_model model;
+    int status = PD_KERNEL_OK;
+    char error[PD_DEVICE_ERROR];
+
+    pd_small_open_answers(&model, &answering, false);
+    pd_simt_fail_after(calls, 700);
+    for (int n = 0; n < 4 && status == PD_KERNEL_OK; n++) {
+        struct pd_step *step;
+
+        assert_int_equal(pd_step_acquire(model.rig.device, &step), PD_KERNEL_OK);
+        add_answer(&model, step, 0, n == 0 ? 0 : PROMPT + n - 1);
+        status = pd_graph_launch(model.graph, step);
+        if (status == PD_KERNEL_OK)
+            status = pd_step_wait(model.rig.device, step->number, 60000);
+    }
+    if (status != PD_KERNEL_OK) {
+        assert_int_equal(status, PD_KERNEL_LOST);
+        snprintf(error, sizeof(error), "%s", pd_device_error(model.rig.device));
+        if (strstr(error, "an illegal memory access was encountered (GPU 0)") == NULL)
+            fail_msg("after %ld calls: \"%s\"", calls, error);
+        if (strncmp(error, "matmul", 6) == 0)
+            assert_non_null(strstr(error, " rows, "));
+        pd_simt_fail_after(-1, 0);
+        /* Sticky: whatever is called later, also when the call itself would work. */
+        assert_int_equal(pd_fence_remote_writes(model.rig.device), PD_KERNEL_LOST);
+        assert_int_equal(pd_history_write(model.rig.device, 0, 0, (int32_t[]){1}, 1),
+                         PD_KERNEL_LOST);
+        assert_string_equal(pd_device_error(model.rig.device), error);
+    }
+    pd_simt_fail_after(-1, 0);
+    pd_small_close(&model);
+    return status != PD_KERNEL_OK;
+}
+
+static void test_every_failing_call_loses_the_device_by_name(void **state)
+{
+    long calls = 0;
+
+    (void)state;
+    while (run_until_fault(calls))
+        calls += 1 + calls / 10;
+    assert_true(calls > 50);
+}
+
+static void test_a_device_that_does_not_open_says_why(void **state)
+{
+    struct pd_device_options options = pd_rig_options("cuda", NULL, 1);
+    struct pd_device *device;
+    char error[256];
+    long calls = 0;
+
+    (void)state;
+    for (;; calls++) {
+        pd_simt_fail_after(calls, 2);
+        if (pd_device_open(&options, &device, error, sizeof(error)) == PD_KERNEL_OK)
+            break;
+        assert_null(device);
+        assert_non_null(strstr(error, "GPU 0"));
+        assert_non_null(strstr(error, "out of memory"));
+    }
+    pd_simt_fail_after(-1, 0);
+    pd_device_close(device);
+    assert_true(calls > 5);
+}
+
 /* ---- refusals -------------------------------------------------------------------------------- */
 
 static void test_what_no_kernel_takes_is_refused_by_name(void **state)
@@ -269,6 +439,10 @@ int main(void)
         cmocka_unit_test(test_matmul_every_format),
         cmocka_unit_test(test_matmul_epilogues),
         cmocka_unit_test(test_small_model),
+        cmocka_unit_test(test_buckets),
+        cmocka_unit_test(test_replay_gives_the_tokens_of_direct_launches),
+        cmocka_unit_test(test_every_failing_call_loses_the_device_by_name),
+        cmocka_unit_test(test_a_device_that_does_not_open_says_why),
         cmocka_unit_test(test_what_no_kernel_takes_is_refused_by_name),
     };
 

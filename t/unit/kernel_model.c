@@ -88,10 +88,23 @@ static void record_layer(struct pd_small_model *model, int layer, struct pd_tens
     pd_op_publish(model->graph, layer + 1);
 }
 
-void pd_small_open(struct pd_small_model *model, const struct pd_small_shape *given,
-                   const char *kind, const char *isa, int threads)
+/* The rows that are sampled, times a matrix, into tokens. */
+static void record_samples(struct pd_small_model *model, struct pd_tensor x)
 {
-    struct pd_device_options options = pd_rig_options(kind, isa, threads);
+    struct pd_rig *rig = &model->rig;
+    int seqs = rig->options.max_seqs, vocabulary = rig->options.vocabulary;
+    struct pd_tensor rows = pd_rig_tensor(rig, seqs, PD_MODEL_HIDDEN);
+    struct pd_tensor logits = pd_rig_tensor(rig, seqs, vocabulary);
+
+    pd_op_gather(model->graph, x, rows);
+    pd_op_matmul(model->graph, pd_rig_weight(rig, PD_F32, vocabulary, PD_MODEL_HIDDEN, false, 78),
+                 rows, NULL, PD_EPILOGUE_NONE, true, logits);
+    pd_op_sample(model->graph, logits);
+}
+
+static void open_small(struct pd_small_model *model, const struct pd_small_shape *given,
+                       struct pd_device_options options, bool samples)
+{
     float frequency[256];
     struct pd_attention_shape shape;
     struct pd_tensor x;
@@ -122,7 +135,24 @@ void pd_small_open(struct pd_small_model *model, const struct pd_small_shape *gi
     for (int layer = 0; layer < PD_MODEL_LAYERS; layer++)
         record_layer(model, layer, x, &shape);
     pd_op_read(model->graph, x, false, model->hidden);
+    if (samples)
+        record_samples(model, x);
     pd_rig_end(model->graph);
+}
+
+void pd_small_open(struct pd_small_model *model, const struct pd_small_shape *shape,
+                   const char *kind, const char *isa, int threads)
+{
+    open_small(model, shape, pd_rig_options(kind, isa, threads), false);
+}
+
+void pd_small_open_answers(struct pd_small_model *model, const struct pd_small_shape *shape,
+                           bool eager)
+{
+    struct pd_device_options options = pd_rig_options("cuda", NULL, 1);
+
+    options.eager = eager;
+    open_small(model, shape, options, true);
 }
 
 void pd_small_close(struct pd_small_model *model)

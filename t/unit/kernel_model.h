@@ -27,6 +27,9 @@ struct pd_small_model {
 
 void pd_small_open(struct pd_small_model *model, const struct pd_small_shape *shape,
                    const char *kind, const char *isa, int threads);
+/* The same on a CUDA device, with a token for each sample (from a matrix of logits). */
+void pd_small_open_answers(struct pd_small_model *model, const struct pd_small_shape *shape,
+                           bool eager);
 void pd_small_close(struct pd_small_model *model);
 
 /* Tokens `from` .. `from + count - 1` of sequence s, in slot s and blocks of its own, as part of a
