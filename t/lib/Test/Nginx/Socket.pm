@@ -518,6 +518,7 @@ sub write_configuration {
     my $root = $nginx{root};
     my $processes = $block->workers // 0;
     my $master = $processes ? 'on' : 'off';
+    $nginx{master} = $processes;
     my $user = $processes && $> == 0 ? 'user root;' : '';
     my $main = $block->main_config // '';
     my $temp = join '', map { "    ${_}_temp_path $root/temp/$_;\n" }
@@ -603,12 +604,20 @@ sub start_nginx {
 
     while (time < $deadline) {
         return 0 if wait_exit(0);
-        return 1 if IO::Socket::INET->new(PeerAddr => "127.0.0.1:$nginx{port}");
+        return 1 if listens_to_signals()
+            && IO::Socket::INET->new(PeerAddr => "127.0.0.1:$nginx{port}");
         sleep 0.005;
     }
 
     kill 'KILL', $nginx{pid};
     return 0;
+}
+
+# A master that has not begun to start its processes may lose a signal.
+sub listens_to_signals {
+    my $pid = $nginx{pid};
+
+    return !$nginx{master} || read_file("/proc/$pid/task/$pid/children") =~ /\d/;
 }
 
 sub wait_exit {
