@@ -127,8 +127,9 @@ static const struct flag flags[] = {
      "how KV is read from a prefill worker; auto: shm on one host, rdma where both ends have it, "
      "else tcp"},
     {"kv-bind", "ADDRESS", TRANSFER, TEXT, AT(kv_bind), NULL, "--host", 0, 253, NULL,
-     "address that other workers reach this one at; needed where --host is 0.0.0.0 or ::; over "
-     "RDMA the address of an RDMA device"},
+     "address that other workers read KV from, where it is not --host: of a faster network, of an "
+     "RDMA device, or any of its own where --host is 0.0.0.0 or ::; control streams stay at "
+     "--host"},
     {"kv-device", "NAME", TRANSFER, TEXT, AT(kv_device), NULL, "the one that --kv-bind is of", 0,
      63, NULL, "RDMA device to use, such as mlx5_0 (rdma link shows them)"},
     {"kv-qps", "N", TRANSFER, NUMBER, AT(kv_qps), "2", NULL, 1, 16, NULL,
@@ -138,6 +139,11 @@ static const struct flag flags[] = {
     {"kv-checksum", NULL, TRANSFER, SWITCH, AT(kv_checksum), "false", "off", 0, 0, NULL,
      "trust KV from a prefill worker only with its checksum (XXH3 of every block); costs both ends "
      "see its README"},
+
+    {"kv-tls", NULL, TRANSFER, SWITCH, AT(kv_tls), "false", "off", 0, 0, NULL,
+     "encrypt KV data connections over tcp with --tls-cert, --tls-key and --tls-ca; on both ends, "
+     "and "
+     "no rdma then"},
 
     {"tls-cert", "PATH", SECURITY, TEXT, AT(tls_cert), NULL, NULL, 0, 4095, NULL,
      "certificate chain (PEM): serve and connect with TLS; needs --tls-key"},
@@ -434,6 +440,11 @@ static int check_service(const struct pd_options *o, struct pd_error *error)
                        *o->tls_cert ? "key" : "cert");
     if (*o->tls_ca && !*o->tls_cert)
         return pd_fail(error, PD_INVALID, "--tls-ca needs --tls-cert and --tls-key");
+    if (o->kv_tls && !*o->tls_cert)
+        return pd_fail(error, PD_INVALID, "--kv-tls needs --tls-cert and --tls-key");
+    if (o->kv_tls && strcmp(o->kv_transport, "rdma") == 0)
+        return pd_fail(error, PD_INVALID,
+                       "--kv-tls encrypts tcp only, not --kv-transport rdma: leave one of them");
     return PD_OK;
 }
 

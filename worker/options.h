@@ -59,7 +59,7 @@ struct pd_options {
     const char *kv_transport; /* "auto", "shm", "rdma", "tcp" */
     const char *kv_bind, *kv_device;
     int64_t kv_qps;
-    bool kv_busy_poll, kv_checksum;
+    bool kv_busy_poll, kv_checksum, kv_tls;
 
     const char *tls_cert, *tls_key, *tls_ca;
 

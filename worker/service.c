@@ -364,6 +364,9 @@ static int make_kvx(struct pd_service *service, struct pd_error *error)
         .queue_pairs = (uint32_t)options->kv_qps,
         .busy_poll = options->kv_busy_poll,
         .checksum = options->kv_checksum,
+        .tls_cert = options->kv_tls ? options->tls_cert : NULL,
+        .tls_key = options->tls_key,
+        .tls_ca = options->tls_ca,
         .max_model_len = (uint32_t)service->sizing.max_model_len,
     };
 

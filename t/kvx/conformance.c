@@ -2,7 +2,8 @@
  * their threads. Which transports there are, the table says that is linked: the daemon's, or the
  * simulated wire's.
  *
- *   usage: conformance [TRANSPORT ...]    those, or all of the table */
+ *   usage: conformance [TRANSPORT ...]    those, or all of the table; one that encrypts twice, the
+ *                                         second time under TLS */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -690,7 +691,7 @@ static int run_over(char *transport)
 
     look(transport, why, sizeof(why));
     if (why[0] == '\0') {
-        print_message("# over %s\n", transport);
+        print_message("# over %s%s\n", transport, kvx_under_tls ? " under TLS" : "");
         return cmocka_run_group_tests_name(transport, tests, NULL, NULL);
     }
     /* Any machine has sockets and memory; not any has a device for RDMA. */
@@ -707,8 +708,13 @@ int main(int argc, char **argv)
         char name[PD_KV_TRANSPORT];
 
         snprintf(name, sizeof(name), "%s", maker->name);
-        if (asked_for(name, argc, argv))
+        if (!asked_for(name, argc, argv))
+            continue;
+        failed += run_over(name);
+        kvx_under_tls = maker->encrypts;
+        if (kvx_under_tls)
             failed += run_over(name);
+        kvx_under_tls = false;
     }
     return failed;
 }

@@ -460,7 +460,8 @@ static int create(const struct pd_transport_options *options, const struct pd_tr
     struct wire *wire = calloc(1, sizeof(*wire));
 
     (void)error;
-    wire->base = (struct pd_transport){kind, options->loop, options->pool, options->events, NULL};
+    wire->base = (struct pd_transport){
+        .kind = kind, .loop = options->loop, .pool = options->pool, .events = options->events};
     if (kind->words && options->pool->readers_fd < 0)
         wire->base.why_not_served = options->pool->why_not_shared;
     wire->words = kind->words;
@@ -483,7 +484,7 @@ static int create_simshm(const struct pd_transport_options *options, struct pd_t
 }
 
 const struct pd_transport_maker pd_transport_makers[] = {
-    {"simshm", true, create_simshm},
-    {"sim", false, create_sim},
-    {NULL, false, NULL},
+    {"simshm", true, false, create_simshm},
+    {"sim", false, false, create_sim},
+    {NULL, false, false, NULL},
 };

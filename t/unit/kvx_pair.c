@@ -1,6 +1,7 @@
 #include "t/unit/kvx_pair.h"
 
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -13,10 +14,12 @@
 
 #include <cmocka.h>
 
+#include "t/unit/kvx_certificates.h"
+
 const struct kvx_shape kvx_small = {2, 2, 8, 4, 64};
 const struct kvx_shape kvx_large = {4, 2, 16, 64, 384};
 
-bool kvx_unsealed, kvx_without_words;
+bool kvx_unsealed, kvx_without_words, kvx_under_tls;
 
 enum { JUNK = 0xee, PATIENCE_S = 20 };
 
@@ -35,6 +38,7 @@ void kvx_net_init(struct kvx_net *net)
 {
     pthread_condattr_t attributes;
 
+    signal(SIGPIPE, SIG_IGN);
     memset(net, 0, sizeof(*net));
     pthread_mutex_init(&net->lock, NULL);
     pthread_condattr_init(&attributes);
@@ -392,6 +396,13 @@ struct kvx_worker *kvx_start(struct kvx_net *net, const char *name, const char *
         .silence_ms = 2000 * slowness(),
     };
     memset(&worker->options.fingerprint, 0x5a, sizeof(worker->options.fingerprint));
+    if (kvx_under_tls) {
+        enum kvx_name shows = name[0] == 'p' ? KVX_SOURCE : KVX_READER;
+
+        worker->options.tls_cert = kvx_certificate(shows);
+        worker->options.tls_key = kvx_private_key(shows);
+        worker->options.tls_ca = kvx_certificate(KVX_CA);
+    }
     if (adjust)
         adjust(&worker->options);
     set_callbacks(worker);

@@ -81,6 +81,10 @@ extern const struct kvx_shape kvx_small, kvx_large;
  * words. */
 extern bool kvx_unsealed, kvx_without_words;
 
+/* Set while a worker is started: its data connections are under TLS, with certificates of one
+ * authority. */
+extern bool kvx_under_tls;
+
 void kvx_net_init(struct kvx_net *net);
 void kvx_net_free(struct kvx_net *net);
 

@@ -269,7 +269,8 @@ static void empty_plan_has_no_reads(void **state)
 
 /* ---- choice of a transport ------------------------------------------------------------------- */
 
-static const struct pd_transport_option both[] = {{"shm", NULL, true}, {"tcp", NULL, false}};
+static const struct pd_transport_option both[] = {{"shm", NULL, true, false},
+                                                  {"tcp", NULL, false, false}};
 
 static struct pd_reader_hello reader_that_wants(const char *first, const char *second,
                                                 const char *host)
@@ -287,8 +288,8 @@ static struct pd_reader_hello reader_that_wants(const char *first, const char *s
 static void best_common_transport_is_chosen(void **state)
 {
     struct pd_reader_hello hello = reader_that_wants("shm", "tcp", "here");
-    struct pd_transport_option unusable[] = {{"shm", "the pool is not sealed", true},
-                                             {"tcp", NULL, false}};
+    struct pd_transport_option unusable[] = {{"shm", "the pool is not sealed", true, false},
+                                             {"tcp", NULL, false, false}};
     char why[PD_KV_WHY];
 
     (void)state;

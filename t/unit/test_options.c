@@ -144,6 +144,8 @@ static void test_contradictions(void **state)
     assert_int_equal(parse("--model m --host 0.0.0.0 --role decode"), PD_OK);
     assert_refused("--model m --tls-cert c.pem", "--tls-key");
     assert_refused("--model m --tls-ca c.pem", "--tls-cert");
+    assert_refused("--model m --kv-tls", "--tls-cert");
+    assert_refused("--model m --kv-tls --tls-cert c --tls-key k --kv-transport rdma", "tcp only");
     assert_refused("--model m --dispatcher-token-file f", "--dispatcher-address");
 }
 

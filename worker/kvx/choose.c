@@ -23,6 +23,10 @@ static const char *obstacle(const struct pd_reader_hello *reader, const char *ow
     if (option->same_host_only &&
         (own_host_id[0] == '\0' || strcmp(reader->host_id, own_host_id) != 0))
         return "reader and source do not share host, namespaces and user";
+    if (!option->same_host_only && option->tls != reader->tls)
+        return option->tls
+                   ? "the source encrypts its data connections, the reader does not (--kv-tls)"
+                   : "the reader encrypts data connections, the source does not (--kv-tls)";
     return NULL;
 }
 

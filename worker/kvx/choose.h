@@ -10,6 +10,7 @@ struct pd_transport_option {
     const char *name;
     const char *why_not; /* NULL: can be used */
     bool same_host_only;
+    bool tls; /* its data connections are under TLS */
 };
 
 /* The index into `options` of the one that is chosen, or -1. `why` names every better one that was

@@ -93,7 +93,10 @@ struct pd_kvx_options {
     const char *device;      /* rdma: use only this one; NULL or empty: any */
     uint32_t queue_pairs;    /* rdma: of one link, at most 16; 0: 2 */
     bool busy_poll;          /* rdma: spend a core to hear of completions sooner */
-    bool checksum;           /* trust no block that was read without the source's sum of it */
+    /* tcp: PEM files; a certificate of NULL or "": plain. With authorities both ends show one. The
+     * process ignores SIGPIPE. */
+    const char *tls_cert, *tls_key, *tls_ca;
+    bool checksum; /* trust no block that was read without the source's sum of it */
     uint32_t max_model_len;
     uint32_t claim_timeout_ms; /* an offer nobody claimed is withdrawn after this; 0: 60 s */
     uint32_t silence_ms;       /* a link without a message for so long is torn down; 0: 5 s */

@@ -33,7 +33,7 @@ static void on_connection(struct pd_rdma_owner *owner, const struct pd_rdma_even
 
 /* ---- the door -------------------------------------------------------------------------------- */
 
-/* Looks at every end whatever it finds, and at all bits of a key at once. */
+/* Looks at every end, whatever it finds. */
 static struct source_end *end_by_key(struct pd_rdma *rdma, uint64_t key)
 {
     struct source_end *found = NULL;
@@ -41,7 +41,7 @@ static struct source_end *end_by_key(struct pd_rdma *rdma, uint64_t key)
     for (struct pd_list *at = rdma->served.next; at != &rdma->served; at = at->next) {
         struct source_end *end = PD_OWNER(at, struct source_end, in_rdma);
 
-        if ((end->key ^ key) == 0)
+        if (pd_transport_same_key(end->key, key))
             found = end;
     }
     return found;

@@ -69,6 +69,9 @@ static int serve(void *context, uint64_t link, const struct pd_reader_hello *rea
                                error) != PD_OK)
         return error->status;
     pd_kv_cut(hello->transport, sizeof(hello->transport), transport->kind->name);
+    hello->tls = transport->certificate != NULL;
+    if (hello->tls)
+        memcpy(hello->certificate, transport->certificate, sizeof(hello->certificate));
     *words = transport->kind->words;
     *end = made;
     return PD_OK;
@@ -480,6 +483,11 @@ bool pd_kvx_service_turn(struct pd_kvx *kvx, bool wait)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
+static bool encrypts(const struct pd_kvx_options *options)
+{
+    return options->tls_cert && *options->tls_cert;
+}
+
 /* With `auto` a machine that cannot do one of them does without, and says so. */
 static int add_transport(struct pd_kvx *kvx, const struct pd_transport_maker *maker, bool automatic,
                          const struct pd_kvx_options *options, struct pd_error *error)
@@ -491,11 +499,20 @@ static int add_transport(struct pd_kvx *kvx, const struct pd_transport_maker *ma
         .device = options->device,
         .queue_pairs = options->queue_pairs ? options->queue_pairs : PD_RDMA_QPS,
         .busy_poll = options->busy_poll,
+        .tls_cert = encrypts(options) ? options->tls_cert : NULL,
+        .tls_key = options->tls_key,
+        .tls_ca = options->tls_ca,
         .handshake_ns = (options->silence_ms ? options->silence_ms : DEFAULT_SILENCE_MS) * ms,
         .events = {kvx, on_may_read, on_source_lost, on_connected, on_landed, on_reader_lost},
     };
     struct pd_transport *transport;
-    int status = maker->create(&made, &transport, error);
+    int status;
+
+    if (encrypts(options) && !maker->encrypts && !maker->same_host_only)
+        status = pd_fail(error, PD_UNSUPPORTED, "KV over %s cannot be encrypted (--kv-tls)",
+                         maker->name);
+    else
+        status = maker->create(&made, &transport, error);
 
     if (status == PD_UNSUPPORTED && automatic) {
         pd_log(PD_LOG_INFO, "kvx", "no KV hand-off over %s: %s", maker->name, error->text);
@@ -507,7 +524,8 @@ static int add_transport(struct pd_kvx *kvx, const struct pd_transport_maker *ma
     kvx->choices[kvx->transport_count++] =
         (struct pd_transport_option){.name = maker->name,
                                      .why_not = transport->why_not_served,
-                                     .same_host_only = maker->same_host_only};
+                                     .same_host_only = maker->same_host_only,
+                                     .tls = transport->certificate != NULL};
     return PD_OK;
 }
 
@@ -595,6 +613,7 @@ static int make_reader(struct pd_kvx *kvx, const struct pd_kvx_options *options,
         .layout = kvx->pool.layout,
         .max_tokens = options->max_model_len,
         .checksum = options->checksum,
+        .tls = encrypts(options),
         .max_fetches = PD_KVX_FETCHES_MAX,
         .max_links = PD_KVX_LINKS_MAX,
         .silence_ns = silence_ns,

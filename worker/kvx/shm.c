@@ -95,15 +95,18 @@ static void drop(struct connection *connection)
     free(connection);
 }
 
+/* Looks at every end, whatever it finds. */
 static struct source_end *end_by_key(struct shm *shm, uint64_t key)
 {
+    struct source_end *found = NULL;
+
     for (struct pd_list *at = shm->ends.next; at != &shm->ends; at = at->next) {
         struct source_end *end = PD_OWNER(at, struct source_end, in_shm);
 
-        if (end->key == key)
-            return end;
+        if (pd_transport_same_key(end->key, key))
+            found = end;
     }
-    return NULL;
+    return found;
 }
 
 static bool send_mapping(struct connection *connection)

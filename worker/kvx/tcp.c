@@ -3,13 +3,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
-#include <sys/random.h>
 #include <sys/uio.h>
-
-int pd_transport_key(uint64_t *key)
-{
-    return getrandom(key, sizeof(*key), 0) == (ssize_t)sizeof(*key) ? PD_OK : PD_IO;
-}
 
 void pd_tcp_set_options(int fd)
 {
@@ -35,6 +29,7 @@ static void destroy(struct pd_transport *transport)
     struct pd_tcp *tcp = (struct pd_tcp *)transport;
 
     pd_tcp_close_listener(tcp);
+    pd_tls_free(tcp->tls);
     free(tcp);
 }
 
@@ -46,9 +41,21 @@ static const struct pd_transport_kind kind = {
     .connect = pd_tcp_connect,
     .read = pd_tcp_read,
     .disconnect = pd_tcp_disconnect,
+    .work = pd_tcp_work,
     .tick = pd_tcp_source_tick,
     .destroy = destroy,
 };
+
+static int use_tls(struct pd_tcp *tcp, const struct pd_transport_options *options,
+                   struct pd_error *error)
+{
+    int status =
+        pd_tls_create(options->tls_cert, options->tls_key, options->tls_ca, &tcp->tls, error);
+
+    if (status == PD_OK)
+        tcp->base.certificate = pd_tls_digest(tcp->tls);
+    return status;
+}
 
 int pd_tcp_create(const struct pd_transport_options *options, struct pd_transport **transport,
                   struct pd_error *error)
@@ -67,7 +74,10 @@ int pd_tcp_create(const struct pd_transport_options *options, struct pd_transpor
     tcp->listener.handle = pd_tcp_on_connection;
     pd_list_init(&tcp->strangers);
     pd_list_init(&tcp->ends);
-    status = pd_tcp_listen(tcp, options->bind_host ? options->bind_host : "0.0.0.0", error);
+    pd_list_init(&tcp->pending);
+    status = options->tls_cert ? use_tls(tcp, options, error) : PD_OK;
+    if (status == PD_OK)
+        status = pd_tcp_listen(tcp, options->bind_host ? options->bind_host : "0.0.0.0", error);
     if (status != PD_OK) {
         destroy(&tcp->base);
         return status;

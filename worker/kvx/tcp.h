@@ -11,7 +11,7 @@
  * Requests of one connection are answered in order. There is no error answer: a request that may
  * not be served ends the link. Sockets are closed with a reset, so what is still in the kernel's
  * buffers is thrown away; the bytes there are copies (no MSG_ZEROCOPY), so the pool may be reused
- * at once (16). */
+ * at once (16). Everything goes through a wire (wire.h): as it is, or under TLS. */
 #ifndef PD_KVX_TCP_H
 #define PD_KVX_TCP_H
 
@@ -21,6 +21,7 @@
 
 #include "worker/kvx/list.h"
 #include "worker/kvx/transport.h"
+#include "worker/kvx/wire.h"
 
 #define PD_TCP_HELLO "pdkvdat1"
 #define PD_TCP_ACK   "pdkvack1"
@@ -45,7 +46,10 @@ struct pd_tcp {
     struct pd_list
         strangers; /* connections that have not said which link they are of, oldest first */
     size_t stranger_count;
-    struct pd_list ends; /* of links that are served */
+    bool told; /* since the last tick, why a stranger was refused: a log is no place for floods */
+    struct pd_list ends;    /* of links that are served */
+    struct pd_list pending; /* reader's connections with bytes that no event tells of */
+    struct pd_tls *tls;     /* NULL: plain */
 };
 
 static inline void pd_put_u32(uint8_t *to, uint32_t value)
@@ -97,5 +101,6 @@ int pd_tcp_connect(struct pd_transport *transport, uint64_t link,
                    struct pd_error *error);
 int pd_tcp_read(struct pd_reader_end *end, const struct pd_read *read);
 void pd_tcp_disconnect(struct pd_reader_end *end);
+bool pd_tcp_work(struct pd_transport *transport);
 
 #endif

@@ -12,9 +12,13 @@ enum connection_state { CONNECTING, GREETING, READY };
 
 enum { OUTPUT_BYTES = PD_TCP_HELLO_BYTES + PD_TCP_WINDOW * PD_TCP_REQUEST_MAX };
 
+static const char not_accepted[] = "the source did not accept a data connection: its log says why";
+
 struct connection {
     struct pd_watch watch;
+    struct pd_wire wire;
     struct reader_end *end;
+    struct pd_list in_pending;
     enum connection_state state;
 
     uint8_t output[OUTPUT_BYTES]; /* room for every request of the window */
@@ -41,11 +45,24 @@ static struct pd_loop *loop_of(struct connection *connection)
     return connection->end->base.transport->loop;
 }
 
+static struct pd_tcp *tcp_of(const struct connection *connection)
+{
+    return (struct pd_tcp *)connection->end->base.transport;
+}
+
 static void lose(struct connection *connection, const char *why)
 {
     struct pd_transport *transport = connection->end->base.transport;
 
-    transport->events.reader_lost(transport->events.context, connection->end->base.link, why);
+    transport->events.reader_lost(transport->events.context, connection->end->base.link,
+                                  connection->wire.why[0] ? connection->wire.why : why);
+}
+
+/* What the output and the input wait for; input is always welcome. */
+static void watch_events(struct connection *connection)
+{
+    pd_loop_change(loop_of(connection), &connection->watch,
+                   EPOLLIN | connection->wire.send_wants | connection->wire.receive_wants);
 }
 
 /* ---- output ---------------------------------------------------------------------------------- */
@@ -53,23 +70,20 @@ static void lose(struct connection *connection, const char *why)
 /* Sends what the socket takes of the output; false if the connection is broken. */
 static bool flush(struct connection *connection)
 {
-    uint32_t waiting_for = EPOLLIN;
-
     while (connection->sent < connection->queued) {
-        ssize_t n = send(connection->watch.fd, connection->output + connection->sent,
-                         connection->queued - connection->sent, MSG_NOSIGNAL);
+        const struct iovec rest = {connection->output + connection->sent,
+                                   connection->queued - connection->sent};
+        ssize_t n = pd_wire_send(&connection->wire, &rest, 1);
 
-        if (n < 0) {
-            if (errno != EAGAIN && errno != EINTR)
-                return false;
-            waiting_for |= EPOLLOUT;
+        if (n < 0 && errno != EAGAIN)
+            return false;
+        if (n < 0)
             break;
-        }
         connection->sent += (size_t)n;
     }
     if (connection->sent == connection->queued)
         connection->sent = connection->queued = 0;
-    pd_loop_change(loop_of(connection), &connection->watch, waiting_for);
+    watch_events(connection);
     return true;
 }
 
@@ -147,13 +161,12 @@ static bool header_fits(const struct connection *connection)
 
 static enum progress receive_answer(struct connection *connection, size_t *budget)
 {
-    struct msghdr message = {.msg_iov = connection->pieces + connection->piece,
-                             .msg_iovlen = connection->piece_count - connection->piece};
     bool had_header = connection->piece > 0;
-    ssize_t got = recvmsg(connection->watch.fd, &message, 0);
+    ssize_t got = pd_wire_receive(&connection->wire, connection->pieces + connection->piece,
+                                  connection->piece_count - connection->piece);
 
     if (got < 0)
-        return errno == EAGAIN || errno == EINTR ? WAIT : LOST;
+        return errno == EAGAIN ? WAIT : LOST;
     if (got == 0)
         return LOST;
     pd_iov_advance(connection->pieces, connection->piece_count, &connection->piece, (size_t)got);
@@ -171,9 +184,9 @@ static enum progress receive_answer(struct connection *connection, size_t *budge
 static enum progress receive_nothing(struct connection *connection)
 {
     uint8_t byte;
-    ssize_t got = recv(connection->watch.fd, &byte, 1, 0);
+    const struct iovec room = {&byte, 1};
 
-    return got < 0 && (errno == EAGAIN || errno == EINTR) ? WAIT : LOST;
+    return pd_wire_receive(&connection->wire, &room, 1) < 0 && errno == EAGAIN ? WAIT : LOST;
 }
 
 static void landed(struct connection *connection)
@@ -201,10 +214,28 @@ static void receive(struct connection *connection)
             progress = receive_nothing(connection);
         }
     } while (progress == GO_ON);
+    watch_events(connection);
+    if (progress != LOST && pd_wire_pending(&connection->wire) &&
+        pd_list_empty(&connection->in_pending))
+        pd_list_append(&tcp_of(connection)->pending, &connection->in_pending);
     if (progress == LOST)
         lose(connection, "the source closed a data connection, or answered what was not asked");
     else if (progress == LANDED)
         landed(connection);
+}
+
+/* What TLS has taken out of the socket already. */
+bool pd_tcp_work(struct pd_transport *transport)
+{
+    struct pd_tcp *tcp = (struct pd_tcp *)transport;
+    struct connection *connection;
+
+    if (pd_list_empty(&tcp->pending))
+        return false;
+    connection = PD_OWNER(tcp->pending.next, struct connection, in_pending);
+    pd_list_remove(&connection->in_pending);
+    receive(connection);
+    return !pd_list_empty(&tcp->pending);
 }
 
 /* ---- connecting ------------------------------------------------------------------------------ */
@@ -227,23 +258,23 @@ static void connected(struct connection *connection)
     connection->piece = 0;
     connection->piece_count = 1;
     if (!flush(connection))
-        lose(connection, "the source closed a data connection at once");
+        lose(connection, not_accepted);
 }
 
 static void greeted(struct connection *connection)
 {
     struct reader_end *end = connection->end;
     struct pd_transport *transport = end->base.transport;
-    ssize_t got = recv(connection->watch.fd, connection->pieces[0].iov_base,
-                       connection->pieces[0].iov_len, 0);
+    ssize_t got = pd_wire_receive(&connection->wire, connection->pieces, 1);
 
-    if (got < 0 && (errno == EAGAIN || errno == EINTR))
+    watch_events(connection);
+    if (got < 0 && errno == EAGAIN)
         return;
     if (got > 0)
         pd_iov_advance(connection->pieces, 1, &connection->piece, (size_t)got);
     if (got <= 0 ||
         (connection->piece == 1 && memcmp(connection->header, PD_TCP_ACK, PD_TCP_MAGIC) != 0)) {
-        lose(connection, "the source did not accept a data connection");
+        lose(connection, not_accepted);
         return;
     }
     if (connection->piece < 1)
@@ -261,11 +292,12 @@ static void handle(struct pd_watch *watch, uint32_t events)
         connected(connection);
         return;
     }
-    if ((events & EPOLLOUT) && !flush(connection)) {
-        lose(connection, "the source closed a data connection");
+    if (connection->sent < connection->queued && !flush(connection)) {
+        lose(connection,
+             connection->state == GREETING ? not_accepted : "the source closed a data connection");
         return;
     }
-    if (!(events & (EPOLLIN | EPOLLHUP | EPOLLERR)))
+    if (!(events & (EPOLLIN | EPOLLHUP | EPOLLERR | connection->wire.receive_wants)))
         return;
     if (connection->state == GREETING)
         greeted(connection);
@@ -273,7 +305,8 @@ static void handle(struct pd_watch *watch, uint32_t events)
         receive(connection);
 }
 
-static int open_connection(struct connection *connection, const struct addrinfo *address)
+static int open_connection(struct connection *connection, const struct addrinfo *address,
+                           const struct pd_source_hello *source)
 {
     int fd = socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     uint8_t *hello = append(connection, PD_TCP_HELLO_BYTES);
@@ -284,7 +317,9 @@ static int open_connection(struct connection *connection, const struct addrinfo 
     pd_put_u64(hello + PD_TCP_MAGIC, connection->end->key);
     connection->watch.handle = handle;
     pd_tcp_set_options(fd);
-    if ((connect(fd, address->ai_addr, address->ai_addrlen) < 0 && errno != EINPROGRESS) ||
+    if (pd_wire_connect(&connection->wire, fd, tcp_of(connection)->tls, source->certificate) !=
+            PD_OK ||
+        (connect(fd, address->ai_addr, address->ai_addrlen) < 0 && errno != EINPROGRESS) ||
         pd_loop_add(loop_of(connection), &connection->watch, fd, EPOLLOUT) != PD_OK) {
         close(fd);
         return PD_IO;
@@ -296,9 +331,14 @@ int pd_tcp_connect(struct pd_transport *transport, uint64_t link,
                    const struct pd_source_hello *hello, struct pd_reader_end **out,
                    struct pd_error *error)
 {
+    bool tls = ((struct pd_tcp *)transport)->tls != NULL;
     struct addrinfo *address;
     struct reader_end *end;
 
+    if (tls != hello->tls)
+        return pd_fail(error, PD_INVALID, "data connections of %s are %s, those of this worker %s",
+                       hello->instance, hello->tls ? "under TLS" : "plain",
+                       tls ? "under TLS (--kv-tls)" : "plain (no --kv-tls)");
     if (pd_endpoint_parse(hello->data_address, &address, error) != PD_OK)
         return PD_INVALID;
     end = calloc(1, sizeof(*end));
@@ -311,9 +351,10 @@ int pd_tcp_connect(struct pd_transport *transport, uint64_t link,
     for (size_t i = 0; i < PD_TCP_CONNECTIONS; i++) {
         end->connections[i].end = end;
         end->connections[i].watch.fd = -1;
+        pd_list_init(&end->connections[i].in_pending);
     }
     for (size_t i = 0; i < PD_TCP_CONNECTIONS; i++) {
-        if (open_connection(&end->connections[i], address) != PD_OK) {
+        if (open_connection(&end->connections[i], address, hello) != PD_OK) {
             pd_fail(error, PD_IO, "no data connection to %s: %s", hello->data_address,
                     strerror(errno));
             freeaddrinfo(address);
@@ -335,6 +376,8 @@ void pd_tcp_disconnect(struct pd_reader_end *base)
         int fd = end->connections[i].watch.fd;
 
         pd_loop_remove(base->transport->loop, &end->connections[i].watch);
+        pd_list_remove(&end->connections[i].in_pending);
+        pd_wire_close(&end->connections[i].wire);
         if (fd >= 0)
             close(fd);
     }

@@ -7,6 +7,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "worker/base/log.h"
 #include "worker/kvx/endpoint.h"
 #include "worker/kvx/tcp.h"
 
@@ -25,6 +26,7 @@ struct source_end {
 
 struct connection {
     struct pd_watch watch;
+    struct pd_wire wire;
     struct pd_tcp *tcp;
     struct source_end *end; /* NULL: a stranger */
     struct pd_list in_list;
@@ -45,6 +47,7 @@ static void drop(struct connection *connection)
     int fd = connection->watch.fd;
 
     pd_loop_remove(connection->tcp->base.loop, &connection->watch);
+    pd_wire_close(&connection->wire);
     close(fd);
     pd_list_remove(&connection->in_list);
     if (connection->end)
@@ -59,35 +62,42 @@ static void lose(struct connection *connection, const char *why)
 {
     struct pd_transport *transport = &connection->tcp->base;
 
-    if (!connection->end)
+    if (!connection->end) {
+        if (!connection->tcp->told)
+            pd_log(PD_LOG_WARN, "kvx", "a data connection is refused: %s", why);
+        connection->tcp->told = true;
         drop(connection);
-    else
+    } else
         transport->events.source_lost(transport->events.context, connection->end->base.link, why);
 }
 
 /* ---- who is it? ------------------------------------------------------------------------------ */
 
+/* Looks at every end, whatever it finds. */
 static struct source_end *end_by_key(struct pd_tcp *tcp, uint64_t key)
 {
+    struct source_end *found = NULL;
+
     for (struct pd_list *at = tcp->ends.next; at != &tcp->ends; at = at->next) {
         struct source_end *end = PD_OWNER(at, struct source_end, in_tcp);
 
-        if (end->key == key)
-            return end;
+        if (pd_transport_same_key(end->key, key))
+            found = end;
     }
-    return NULL;
+    return found;
 }
 
 /* True once the stranger has shown a key and been told that it is known. */
 static bool welcome(struct connection *connection)
 {
+    const struct iovec ack = {(void *)(uintptr_t)PD_TCP_ACK, PD_TCP_MAGIC};
     struct source_end *end;
 
     if (memcmp(connection->input, PD_TCP_HELLO, PD_TCP_MAGIC) != 0)
         return false;
     end = end_by_key(connection->tcp, pd_get_u64(connection->input + PD_TCP_MAGIC));
     if (!end || end->count >= CONNECTIONS_MAX ||
-        send(connection->watch.fd, PD_TCP_ACK, PD_TCP_MAGIC, MSG_NOSIGNAL) != PD_TCP_MAGIC)
+        pd_wire_send(&connection->wire, &ack, 1) != PD_TCP_MAGIC)
         return false;
     pd_list_remove(&connection->in_list);
     pd_list_append(&end->connections, &connection->in_list);
@@ -168,16 +178,15 @@ enum progress { GO_ON, WAIT, TURN_OVER, LOST };
 static enum progress send_some(struct connection *connection, size_t *budget)
 {
     const struct pd_transport *transport = &connection->tcp->base;
-    struct msghdr message = {.msg_iov = connection->pieces + connection->piece,
-                             .msg_iovlen = connection->piece_count - connection->piece};
     ssize_t sent;
 
     if (!transport->events.may_read(transport->events.context, connection->end->base.link,
                                     connection->generation, connection->first, connection->count))
         return LOST;
-    sent = sendmsg(connection->watch.fd, &message, MSG_NOSIGNAL);
+    sent = pd_wire_send(&connection->wire, connection->pieces + connection->piece,
+                        connection->piece_count - connection->piece);
     if (sent < 0)
-        return errno == EAGAIN || errno == EINTR ? WAIT : LOST;
+        return errno == EAGAIN ? WAIT : LOST;
     pd_iov_advance(connection->pieces, connection->piece_count, &connection->piece, (size_t)sent);
     if ((size_t)sent >= *budget)
         return TURN_OVER;
@@ -187,11 +196,12 @@ static enum progress send_some(struct connection *connection, size_t *budget)
 
 static enum progress receive_some(struct connection *connection)
 {
-    ssize_t got = recv(connection->watch.fd, connection->input + connection->have,
-                       sizeof(connection->input) - connection->have, 0);
+    const struct iovec room = {connection->input + connection->have,
+                               sizeof(connection->input) - connection->have};
+    ssize_t got = pd_wire_receive(&connection->wire, &room, 1);
 
     if (got < 0)
-        return errno == EAGAIN || errno == EINTR ? WAIT : LOST;
+        return errno == EAGAIN ? WAIT : LOST;
     if (got == 0)
         return LOST;
     connection->have += (size_t)got;
@@ -237,11 +247,16 @@ static void handle(struct pd_watch *watch, uint32_t events)
         progress = step(connection, &budget);
     while (progress == GO_ON);
     if (progress == LOST)
-        lose(connection, "a data connection was closed, or asked for what it may not read");
-    else if (progress == TURN_OVER || connection->piece < connection->piece_count)
+        lose(connection, connection->wire.why[0] ? connection->wire.why
+                         : connection->end
+                             ? "a data connection was closed, or asked for what it may not read"
+                             : "it does not say which link it is of");
+    else if (progress == TURN_OVER)
         pd_loop_change(loop, watch, EPOLLOUT);
+    else if (connection->piece < connection->piece_count)
+        pd_loop_change(loop, watch, connection->wire.send_wants);
     else
-        pd_loop_change(loop, watch, EPOLLIN);
+        pd_loop_change(loop, watch, connection->wire.receive_wants);
 }
 
 /* ---- the listener ---------------------------------------------------------------------------- */
@@ -262,7 +277,9 @@ static void admit(struct pd_tcp *tcp, int fd)
     connection->watch.handle = handle;
     connection->deadline = tcp->now + tcp->handshake_ns;
     pd_list_init(&connection->in_list);
-    if (pd_loop_add(tcp->base.loop, &connection->watch, fd, EPOLLIN) != PD_OK) {
+    if (pd_wire_accept(&connection->wire, fd, tcp->tls) != PD_OK ||
+        pd_loop_add(tcp->base.loop, &connection->watch, fd, EPOLLIN) != PD_OK) {
+        pd_wire_close(&connection->wire);
         close(fd);
         free(connection);
         return;
@@ -289,6 +306,7 @@ void pd_tcp_source_tick(struct pd_transport *transport, uint64_t now)
     struct pd_tcp *tcp = (struct pd_tcp *)transport;
 
     tcp->now = now;
+    tcp->told = false;
     pd_loop_change(tcp->base.loop, &tcp->listener, EPOLLIN); /* see pd_tcp_on_connection */
     while (!pd_list_empty(&tcp->strangers)) {
         struct connection *oldest = PD_OWNER(tcp->strangers.next, struct connection, in_list);

@@ -81,6 +81,7 @@ struct pd_transport {
     struct pd_pool *pool;
     struct pd_transport_events events;
     const char *why_not_served; /* why this process cannot be a source over it; NULL: it can */
+    const uint8_t *certificate; /* digest of what its data connections show; NULL: they are plain */
 };
 
 struct pd_transport_options {
@@ -89,8 +90,9 @@ struct pd_transport_options {
     const char
         *bind_host;     /* tcp, rdma: where to listen, resolved once; NULL or a wildcard: nowhere */
     const char *device; /* rdma: the only device to use; NULL or empty: any */
-    unsigned queue_pairs;  /* rdma: of one link, 1 to PD_RDMA_QPS_MAX */
-    bool busy_poll;        /* rdma: look for completions without pause while reads are in flight */
+    unsigned queue_pairs; /* rdma: of one link, 1 to PD_RDMA_QPS_MAX */
+    bool busy_poll;       /* rdma: look for completions without pause while reads are in flight */
+    const char *tls_cert, *tls_key, *tls_ca; /* tcp: PEM files; a certificate of NULL: plain */
     uint64_t handshake_ns; /* life of a data connection that has not said which link it is of */
     struct pd_transport_events events;
 };
@@ -98,7 +100,8 @@ struct pd_transport_options {
 /* The transports of this process, best first; ends with one without a name (transports.c). */
 struct pd_transport_maker {
     const char *name;
-    bool same_host_only;
+    bool same_host_only; /* its bytes pass no wire */
+    bool encrypts;       /* where options ask for it */
     int (*create)(const struct pd_transport_options *options, struct pd_transport **transport,
                   struct pd_error *error);
 };
@@ -117,5 +120,7 @@ int pd_shm_create(const struct pd_transport_options *options, struct pd_transpor
 
 /* A number that names a link on its data connections and cannot be guessed. PD_OK or PD_IO. */
 int pd_transport_key(uint64_t *key);
+/* Whether two of them are one; takes as long if not. */
+bool pd_transport_same_key(uint64_t a, uint64_t b);
 
 #endif

@@ -4,8 +4,8 @@
 #include "worker/kvx/transport.h"
 
 const struct pd_transport_maker pd_transport_makers[] = {
-    {"shm", true, pd_shm_create},
-    {"rdma", false, pd_rdma_create},
-    {"tcp", false, pd_tcp_create},
-    {NULL, false, NULL},
+    {"shm", true, false, pd_shm_create},
+    {"rdma", false, false, pd_rdma_create},
+    {"tcp", false, true, pd_tcp_create},
+    {NULL, false, false, NULL},
 };
