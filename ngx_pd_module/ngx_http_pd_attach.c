@@ -50,6 +50,10 @@ static void ngx_http_pd_attach_begun(ngx_http_pd_submission_t *submission);
 static size_t ngx_http_pd_attach_on_fill(void *data, u_char *buf, size_t size);
 static ngx_int_t ngx_http_pd_attach_on_message(void *data, u_char *p,
     size_t len);
+static ngx_int_t ngx_http_pd_attach_on_step(ngx_http_pd_attach_t *attach,
+    ngx_http_pd_step_t *step);
+static ngx_int_t ngx_http_pd_attach_on_other(ngx_http_pd_attach_t *attach,
+    ngx_http_pd_step_t *step, u_char *p, size_t len);
 static void ngx_http_pd_attach_on_closed(void *data, ngx_str_t *why);
 static void ngx_http_pd_attach_on_shutdown(void *data, ngx_uint_t at_once);
 static ngx_int_t ngx_http_pd_attach_on_hello(ngx_http_pd_attach_t *attach,
@@ -640,6 +644,45 @@ ngx_http_pd_attach_on_message(void *data, u_char *p, size_t len)
 {
     ngx_http_pd_attach_t  *attach = data;
 
+    /* of all streams: a message is done with before the next one comes */
+
+    static ngx_http_pd_step_t  step;
+
+    if (ngx_http_pd_step_read(&step, p, len) != NGX_OK || step.rare) {
+        return ngx_http_pd_attach_on_other(attach, &step, p, len);
+    }
+
+    return ngx_http_pd_attach_on_step(attach, &step);
+}
+
+
+static ngx_int_t
+ngx_http_pd_attach_on_step(ngx_http_pd_attach_t *attach,
+    ngx_http_pd_step_t *step)
+{
+    attach->heard = ngx_current_msec;
+
+    if (attach->state != NGX_HTTP_PD_ATTACH_UP) {
+        attach->fault = "its first message is no hello";
+        return NGX_ERROR;
+    }
+
+    if (step->kind == PD__V1__FROM_WORKER__KIND_PLACED) {
+        ngx_http_pd_dispatch_placed(attach, &step->placed);
+
+    } else {
+        ngx_http_pd_dispatch_step(attach, step);
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_pd_attach_on_other(ngx_http_pd_attach_t *attach,
+    ngx_http_pd_step_t *step, u_char *p, size_t len)
+{
+    ngx_int_t            rc;
     Pd__V1__FromWorker  *message;
 
     static ngx_http_pd_arena_t  arena;
@@ -670,12 +713,17 @@ ngx_http_pd_attach_on_message(void *data, u_char *p, size_t len)
         break;
 
     case PD__V1__FROM_WORKER__KIND_PLACED:
-        ngx_http_pd_dispatch_placed(attach, message->placed);
-        break;
-
     case PD__V1__FROM_WORKER__KIND_STEP:
-        ngx_http_pd_dispatch_step(attach, message->step);
-        break;
+
+        rc = step->rare ? ngx_http_pd_step_full(step, message)
+                        : ngx_http_pd_step_normal(step, message);
+
+        if (rc != NGX_OK) {
+            attach->fault = "it sent a message that is too large";
+            return NGX_ERROR;
+        }
+
+        return ngx_http_pd_attach_on_step(attach, step);
 
     case PD__V1__FROM_WORKER__KIND_FAILED:
         ngx_http_pd_failure_message(attach, message->failed);

@@ -21,6 +21,7 @@
 #include "ngx_http_pd_queue.h"
 #include "ngx_http_pd_account.h"
 #include "ngx_http_pd_learn.h"
+#include "ngx_http_pd_wire.h"
 
 
 /* fields of a Submit: what comes first is number * 8 + wire type */
@@ -32,7 +33,7 @@
 
 /* their tags and varints */
 #define NGX_HTTP_PD_SUFFIX_MAX                                                \
-    (2 + 3 * (2 + NGX_HTTP_PD_OUTBOX_VARINT))
+    (2 + 3 * (2 + NGX_HTTP_PD_WIRE_NUMBER))
 
 
 static void ngx_http_pd_attempt_settle(ngx_http_pd_attempt_t *attempt);
@@ -202,7 +203,7 @@ ngx_http_pd_attempt_start(ngx_http_pd_attempt_t *attempt)
 
 ngx_int_t
 ngx_http_pd_attempt_suffix(ngx_http_pd_side_t *side, Pd__V1__Route route,
-    Pd__V1__Ticket *ticket)
+    ngx_str_t *ticket)
 {
     u_char                 *p;
     size_t                  len;
@@ -215,7 +216,7 @@ ngx_http_pd_attempt_suffix(ngx_http_pd_side_t *side, Pd__V1__Route route,
     suffix = &side->submission.suffix;
 
     left = (ngx_msec_int_t) (attempt->end - ngx_current_msec);
-    len = ticket ? pd__v1__ticket__get_packed_size(ticket) : 0;
+    len = ticket ? ticket->len : 0;
 
     ngx_http_pd_attempt_unsuffix(side);
 
@@ -233,19 +234,19 @@ ngx_http_pd_attempt_suffix(ngx_http_pd_side_t *side, Pd__V1__Route route,
     *p++ = (u_char) route;
 
     *p++ = NGX_HTTP_PD_SUFFIX_DEADLINE;
-    p = ngx_http_pd_outbox_varint(p, (uint64_t) ngx_max(left, 1) * 1000);
+    p = ngx_http_pd_wire_put(p, (uint64_t) ngx_max(left, 1) * 1000);
 
     if (ticket) {
         *p++ = NGX_HTTP_PD_SUFFIX_TICKET;
-        p = ngx_http_pd_outbox_varint(p, len);
-        p += pd__v1__ticket__pack(ticket, p);
+        p = ngx_http_pd_wire_put(p, len);
+        p = ngx_cpymem(p, ticket->data, len);
     }
 
     limit = attempt->process->zone->sh->records[attempt->record].limit;
 
     if (route == PD__V1__ROUTE__ROUTE_DIRECT && limit) {
-        p = ngx_http_pd_outbox_varint(p, NGX_HTTP_PD_SUFFIX_REDIRECT);
-        p = ngx_http_pd_outbox_varint(p, limit);
+        p = ngx_http_pd_wire_put(p, NGX_HTTP_PD_SUFFIX_REDIRECT);
+        p = ngx_http_pd_wire_put(p, limit);
     }
 
     suffix->len = ngx_http_pd_failover_pack(attempt, p) - suffix->data;
@@ -400,12 +401,35 @@ ngx_http_pd_attempt_settled(ngx_http_pd_attempt_t *attempt)
 }
 
 
+ngx_int_t
+ngx_http_pd_attempt_hold(ngx_http_pd_attempt_t *attempt, ngx_str_t *step)
+{
+    u_char  *p;
+
+    if (attempt->held.data) {
+        return NGX_OK;
+    }
+
+    p = ngx_alloc(step->len, attempt->job->log);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_memcpy(p, step->data, step->len);
+
+    attempt->held.data = p;
+    attempt->held.len = step->len;
+
+    return NGX_OK;
+}
+
+
 void
 ngx_http_pd_attempt_unhold(ngx_http_pd_attempt_t *attempt)
 {
-    if (attempt->held) {
-        pd__v1__sequence_step__free_unpacked(attempt->held, NULL);
-        attempt->held = NULL;
+    if (attempt->held.data) {
+        ngx_free(attempt->held.data);
+        ngx_str_null(&attempt->held);
     }
 }
 

@@ -36,7 +36,7 @@ struct ngx_http_pd_attempt_s {
     size_t                    options_size;
     ngx_uint_t                position;  /* of the next token */
     ngx_http_pd_failover_t    failover;
-    Pd__V1__SequenceStep     *held;      /* P's token, until D accepts */
+    ngx_str_t                 held;      /* P's step, until D accepts */
 
     ngx_event_t               timer;     /* not cancelable: holds the process */
     ngx_msec_t                queue_end;
@@ -79,7 +79,7 @@ void ngx_http_pd_attempt_grants(ngx_http_pd_process_t *process);
 
 /* the fields that the dispatcher appends to a consumer's Submit, packed */
 ngx_int_t ngx_http_pd_attempt_suffix(ngx_http_pd_side_t *side,
-    Pd__V1__Route route, Pd__V1__Ticket *ticket);
+    Pd__V1__Route route, ngx_str_t *ticket);
 
 /* submits to one worker, with that suffix; if it is gone, others are chosen */
 void ngx_http_pd_attempt_send(ngx_http_pd_attempt_t *attempt,
@@ -95,7 +95,9 @@ void ngx_http_pd_attempt_submitted(ngx_http_pd_attempt_t *attempt);
 /* ... nothing will be submitted for it any more */
 void ngx_http_pd_attempt_settled(ngx_http_pd_attempt_t *attempt);
 
-/* P's token is not needed */
+/* P's step, as it is packed, waits; or is not needed any more */
+ngx_int_t ngx_http_pd_attempt_hold(ngx_http_pd_attempt_t *attempt,
+    ngx_str_t *step);
 void ngx_http_pd_attempt_unhold(ngx_http_pd_attempt_t *attempt);
 
 /* where it is, for a log line */
@@ -121,9 +123,9 @@ void ngx_http_pd_attempt_terminate(ngx_http_pd_process_t *process);
 
 /* messages of a worker */
 void ngx_http_pd_dispatch_placed(ngx_http_pd_attach_t *attach,
-    Pd__V1__Placed *placed);
+    ngx_http_pd_placed_t *placed);
 void ngx_http_pd_dispatch_step(ngx_http_pd_attach_t *attach,
-    Pd__V1__Step *step);
+    ngx_http_pd_step_t *step);
 
 /* the job's part that a message is about; NULL: it is over, or never was */
 ngx_http_pd_side_t *ngx_http_pd_dispatch_side(ngx_http_pd_attach_t *attach,
@@ -131,7 +133,7 @@ ngx_http_pd_side_t *ngx_http_pd_dispatch_side(ngx_http_pd_attach_t *attach,
 
 /* for the logs: when and how the worker's part ended */
 void ngx_http_pd_dispatch_side_over(ngx_http_pd_side_t *side,
-    ngx_uint_t status, Pd__V1__Timing *timing);
+    ngx_uint_t status, ngx_str_t *timing);
 
 
 /* --- ngx_http_pd_failure.c --- */

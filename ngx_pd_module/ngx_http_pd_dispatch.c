@@ -28,23 +28,25 @@
 #include "ngx_http_pd_vitals.h"
 
 
+#define NGX_HTTP_PD_DISPATCH_TICKET    4096     /* bytes */
+
+
 static void ngx_http_pd_dispatch_hand_over(ngx_http_pd_attempt_t *attempt,
-    Pd__V1__Ticket *ticket);
-static ngx_uint_t ngx_http_pd_dispatch_ticket_ok(Pd__V1__Ticket *ticket);
+    ngx_str_t *ticket);
+static ngx_uint_t ngx_http_pd_dispatch_ticket_ok(ngx_str_t *ticket);
 static void ngx_http_pd_dispatch_tell_placed(ngx_http_pd_attempt_t *attempt,
-    Pd__V1__Placed *placed);
+    ngx_http_pd_placed_t *placed);
 static void ngx_http_pd_dispatch_account(ngx_http_pd_attach_t *attach,
-    Pd__V1__Step *step);
+    ngx_http_pd_step_t *step);
 static void ngx_http_pd_dispatch_prefill_step(ngx_http_pd_attempt_t *attempt,
-    Pd__V1__SequenceStep *seq);
+    ngx_http_pd_sequence_t *seq);
 static void ngx_http_pd_dispatch_decode_step(ngx_http_pd_attempt_t *attempt,
-    Pd__V1__SequenceStep *seq);
-static ngx_int_t ngx_http_pd_dispatch_hold(ngx_http_pd_attempt_t *attempt,
-    Pd__V1__SequenceStep *seq);
+    ngx_http_pd_sequence_t *seq);
+static void ngx_http_pd_dispatch_held(ngx_http_pd_attempt_t *attempt);
 static ngx_int_t ngx_http_pd_dispatch_deliver(ngx_http_pd_attempt_t *attempt,
-    Pd__V1__SequenceStep *seq);
+    ngx_http_pd_sequence_t *seq);
 static void ngx_http_pd_dispatch_finish(ngx_http_pd_attempt_t *attempt,
-    Pd__V1__Finished *finished);
+    ngx_http_pd_finished_t *finished);
 
 
 ngx_http_pd_side_t *
@@ -69,14 +71,13 @@ ngx_http_pd_dispatch_side(ngx_http_pd_attach_t *attach, uint64_t request,
 
 void
 ngx_http_pd_dispatch_placed(ngx_http_pd_attach_t *attach,
-    Pd__V1__Placed *placed)
+    ngx_http_pd_placed_t *placed)
 {
     ngx_http_pd_job_t       *job;
     ngx_http_pd_side_t      *side;
     ngx_http_pd_zone_t      *zone;
     ngx_http_pd_attempt_t   *attempt;
     ngx_http_pd_job_peer_t  *peer;
-    Pd__V1__SequenceStep    *held;
 
     side = ngx_http_pd_dispatch_side(attach, placed->request,
                                      placed->attempt);
@@ -98,12 +99,8 @@ ngx_http_pd_dispatch_placed(ngx_http_pd_attach_t *attach,
 
         attempt->accepted = 1;
 
-        held = attempt->held;
-
-        if (held) {
-            attempt->held = NULL;
-            (void) ngx_http_pd_dispatch_deliver(attempt, held);
-            pd__v1__sequence_step__free_unpacked(held, NULL);
+        if (attempt->held.data) {
+            ngx_http_pd_dispatch_held(attempt);
         }
 
         return;
@@ -118,7 +115,7 @@ ngx_http_pd_dispatch_placed(ngx_http_pd_attach_t *attach,
     ngx_http_pd_zone_unlock(zone);
 
     if (!side->decode) {
-        ngx_http_pd_dispatch_hand_over(attempt, placed->ticket);
+        ngx_http_pd_dispatch_hand_over(attempt, &placed->ticket);
 
         side = ngx_http_pd_dispatch_side(attach, placed->request,
                                          placed->attempt);
@@ -133,7 +130,7 @@ ngx_http_pd_dispatch_placed(ngx_http_pd_attach_t *attach,
 
 static void
 ngx_http_pd_dispatch_tell_placed(ngx_http_pd_attempt_t *attempt,
-    Pd__V1__Placed *placed)
+    ngx_http_pd_placed_t *placed)
 {
     ngx_http_pd_job_t  *job;
 
@@ -157,7 +154,7 @@ ngx_http_pd_dispatch_tell_placed(ngx_http_pd_attempt_t *attempt,
 
 static void
 ngx_http_pd_dispatch_hand_over(ngx_http_pd_attempt_t *attempt,
-    Pd__V1__Ticket *ticket)
+    ngx_str_t *ticket)
 {
     ngx_uint_t            decode;
     ngx_http_pd_zone_t   *zone;
@@ -195,29 +192,37 @@ ngx_http_pd_dispatch_hand_over(ngx_http_pd_attempt_t *attempt,
 }
 
 
+/* D gets it as it is; what it may hold is D's to check, but not how much */
+
 static ngx_uint_t
-ngx_http_pd_dispatch_ticket_ok(Pd__V1__Ticket *ticket)
+ngx_http_pd_dispatch_ticket_ok(ngx_str_t *ticket)
 {
-    return ticket
-           && ngx_strlen(ticket->instance) <= NGX_HTTP_PD_INSTANCE_MAX
-           && ngx_strlen(ticket->address) <= NGX_HTTP_PD_ADDRESS_MAX
-           && ticket->secret.len <= 64;
+    return ticket->data && ticket->len <= NGX_HTTP_PD_DISPATCH_TICKET;
 }
 
 
 void
-ngx_http_pd_dispatch_step(ngx_http_pd_attach_t *attach, Pd__V1__Step *step)
+ngx_http_pd_dispatch_step(ngx_http_pd_attach_t *attach,
+    ngx_http_pd_step_t *step)
 {
-    size_t                 i;
-    ngx_http_pd_side_t    *side;
-    Pd__V1__SequenceStep  *seq;
+    uint64_t                 ended;
+    ngx_http_pd_side_t      *side;
+    ngx_http_pd_sequence_t  *seq, *last;
+
+    ended = attach->process->ended;
+    last = step->sequences + step->nsequences;
 
     ngx_http_pd_dispatch_account(attach, step);
 
-    for (i = 0; i < step->n_sequences; i++) {
-        seq = step->sequences[i];
+    for (seq = step->sequences; seq < last; seq++) {
+        side = seq->owner;
 
-        side = ngx_http_pd_dispatch_side(attach, seq->request, seq->attempt);
+        /* if any attempt has ended since, this one may have */
+
+        if (attach->process->ended != ended) {
+            side = ngx_http_pd_dispatch_side(attach, seq->request,
+                                             seq->attempt);
+        }
 
         if (side == NULL || side->finished) {
             continue;
@@ -236,14 +241,15 @@ ngx_http_pd_dispatch_step(ngx_http_pd_attach_t *attach, Pd__V1__Step *step)
 /* all that the step changes in the shared zone, under one lock */
 
 static void
-ngx_http_pd_dispatch_account(ngx_http_pd_attach_t *attach, Pd__V1__Step *step)
+ngx_http_pd_dispatch_account(ngx_http_pd_attach_t *attach,
+    ngx_http_pd_step_t *step)
 {
-    size_t                 i;
-    ngx_http_pd_side_t    *side;
-    ngx_http_pd_zone_t    *zone;
-    Pd__V1__SequenceStep  *seq;
+    ngx_http_pd_side_t      *side;
+    ngx_http_pd_zone_t      *zone;
+    ngx_http_pd_sequence_t  *seq, *last;
 
     zone = attach->process->zone;
+    last = step->sequences + step->nsequences;
 
     ngx_http_pd_zone_lock(zone);
 
@@ -251,10 +257,10 @@ ngx_http_pd_dispatch_account(ngx_http_pd_attach_t *attach, Pd__V1__Step *step)
         ngx_http_pd_report_apply(attach, step->load);
     }
 
-    for (i = 0; i < step->n_sequences; i++) {
-        seq = step->sequences[i];
+    for (seq = step->sequences; seq < last; seq++) {
 
         side = ngx_http_pd_dispatch_side(attach, seq->request, seq->attempt);
+        seq->owner = side;
 
         if (side == NULL || side->finished) {
             continue;
@@ -262,9 +268,9 @@ ngx_http_pd_dispatch_account(ngx_http_pd_attach_t *attach, Pd__V1__Step *step)
 
         if (side->decode) {
             ngx_http_pd_load_progress(zone, side->attempt->record,
-                                        seq->n_tokens);
+                                      seq->ntokens);
 
-        } else if (seq->finished) {
+        } else if (seq->ended) {
             ngx_http_pd_load_prefilled(zone, side->attempt->record);
         }
     }
@@ -277,30 +283,30 @@ ngx_http_pd_dispatch_account(ngx_http_pd_attach_t *attach, Pd__V1__Step *step)
 
 static void
 ngx_http_pd_dispatch_prefill_step(ngx_http_pd_attempt_t *attempt,
-    Pd__V1__SequenceStep *seq)
+    ngx_http_pd_sequence_t *seq)
 {
     ngx_int_t           rc;
     ngx_http_pd_job_t  *job;
 
     job = attempt->job;
 
-    if (job->first_us == 0 && seq->n_tokens) {
+    if (job->first_us == 0 && seq->ntokens) {
         job->first_us = ngx_http_pd_now_us();
     }
 
-    if (seq->finished) {
+    if (seq->ended) {
         attempt->prefill.finished = 1;
         ngx_http_pd_dispatch_side_over(&attempt->prefill, NGX_HTTP_OK,
-                                       seq->finished->timing);
+                                       &seq->finished.timing);
 
-        if (seq->finished->reason != PD__V1__FINISH_REASON__FINISH_NONE) {
+        if (seq->finished.reason != PD__V1__FINISH_REASON__FINISH_NONE) {
 
             /* the answer ends with P's token: D is not needed */
 
             rc = ngx_http_pd_dispatch_deliver(attempt, seq);
 
             if (rc == NGX_OK) {
-                ngx_http_pd_dispatch_finish(attempt, seq->finished);
+                ngx_http_pd_dispatch_finish(attempt, &seq->finished);
             }
 
             return;
@@ -313,13 +319,13 @@ ngx_http_pd_dispatch_prefill_step(ngx_http_pd_attempt_t *attempt,
             return;
         }
 
-    } else if (ngx_http_pd_dispatch_hold(attempt, seq) != NGX_OK) {
+    } else if (ngx_http_pd_attempt_hold(attempt, &seq->raw) != NGX_OK) {
         ngx_http_pd_attempt_fail(attempt, NGX_HTTP_INTERNAL_SERVER_ERROR, 0,
                                  "The server has no memory left.");
         return;
     }
 
-    if (seq->finished && !attempt->handed) {
+    if (seq->ended && !attempt->handed) {
         ngx_http_pd_attempt_fail(attempt, NGX_HTTP_INTERNAL_SERVER_ERROR, 0,
                                  "The prefill worker has handed over to "
                                  "nobody.");
@@ -327,45 +333,42 @@ ngx_http_pd_dispatch_prefill_step(ngx_http_pd_attempt_t *attempt,
 }
 
 
-/* a copy: the message itself ends with this event */
+/* P's step, which was read once before */
 
-static ngx_int_t
-ngx_http_pd_dispatch_hold(ngx_http_pd_attempt_t *attempt,
-    Pd__V1__SequenceStep *seq)
+static void
+ngx_http_pd_dispatch_held(ngx_http_pd_attempt_t *attempt)
 {
-    size_t   size;
-    u_char  *p;
+    ngx_str_t               held;
+    ngx_http_pd_sequence_t  seq;
 
-    if (attempt->held) {
-        return NGX_OK;
+    static ngx_http_pd_arena_t  arena;
+
+    held = attempt->held;
+    ngx_str_null(&attempt->held);
+
+    (void) ngx_http_pd_step_sequence(&seq, held.data, held.len);
+
+    if (seq.logprobs) {
+        seq.full = ngx_http_pd_unpack(&arena,
+                                      &pd__v1__sequence_step__descriptor,
+                                      held.data, held.len);
     }
 
-    size = pd__v1__sequence_step__get_packed_size(seq);
+    (void) ngx_http_pd_dispatch_deliver(attempt, &seq);
 
-    p = ngx_alloc(size, attempt->job->log);
-    if (p == NULL) {
-        return NGX_ERROR;
-    }
-
-    pd__v1__sequence_step__pack(seq, p);
-
-    attempt->held = pd__v1__sequence_step__unpack(NULL, size, p);
-
-    ngx_free(p);
-
-    return attempt->held ? NGX_OK : NGX_ERROR;
+    ngx_free(held.data);
 }
 
 
 static void
 ngx_http_pd_dispatch_decode_step(ngx_http_pd_attempt_t *attempt,
-    Pd__V1__SequenceStep *seq)
+    ngx_http_pd_sequence_t *seq)
 {
     ngx_http_pd_job_t  *job;
 
     job = attempt->job;
 
-    if (job->first_us == 0 && seq->n_tokens) {
+    if (job->first_us == 0 && seq->ntokens) {
         job->first_us = ngx_http_pd_now_us();
     }
 
@@ -374,21 +377,21 @@ ngx_http_pd_dispatch_decode_step(ngx_http_pd_attempt_t *attempt,
     attempt->accepted = 1;
     ngx_http_pd_attempt_unhold(attempt);
 
-    if (seq->finished) {
+    if (seq->ended) {
         attempt->decode.finished = 1;
         ngx_http_pd_dispatch_side_over(&attempt->decode, NGX_HTTP_OK,
-                                       seq->finished->timing);
+                                       &seq->finished.timing);
     }
 
     if (ngx_http_pd_dispatch_deliver(attempt, seq) != NGX_OK) {
         return;
     }
 
-    if (seq->finished == NULL) {
+    if (!seq->ended) {
         return;
     }
 
-    if (seq->finished->reason == PD__V1__FINISH_REASON__FINISH_NONE) {
+    if (seq->finished.reason == PD__V1__FINISH_REASON__FINISH_NONE) {
         ngx_http_pd_attempt_fail(attempt, NGX_HTTP_INTERNAL_SERVER_ERROR, 0,
                                  "The worker has ended without a reason.");
         return;
@@ -399,7 +402,7 @@ ngx_http_pd_dispatch_decode_step(ngx_http_pd_attempt_t *attempt,
     ngx_http_pd_attach_drop(&attempt->prefill, 0, 0);
     ngx_http_pd_attach_drop(&attempt->decode, 0, 0);
 
-    ngx_http_pd_dispatch_finish(attempt, seq->finished);
+    ngx_http_pd_dispatch_finish(attempt, &seq->finished);
 }
 
 
@@ -407,7 +410,7 @@ ngx_http_pd_dispatch_decode_step(ngx_http_pd_attempt_t *attempt,
 
 static ngx_int_t
 ngx_http_pd_dispatch_deliver(ngx_http_pd_attempt_t *attempt,
-    Pd__V1__SequenceStep *seq)
+    ngx_http_pd_sequence_t *seq)
 {
     uint64_t                now, number, ended;
     ngx_http_pd_job_t      *job;
@@ -419,7 +422,7 @@ ngx_http_pd_dispatch_deliver(ngx_http_pd_attempt_t *attempt,
     number = job->number;
 
     if (seq->position < attempt->position
-        && seq->position + seq->n_tokens <= attempt->position)
+        && seq->position + seq->ntokens <= attempt->position)
     {
         return NGX_OK;
     }
@@ -432,35 +435,35 @@ ngx_http_pd_dispatch_deliver(ngx_http_pd_attempt_t *attempt,
         return NGX_DONE;
     }
 
-    if (seq->n_tokens == 0 && seq->text.len == 0 && seq->reasoning.len == 0
-        && seq->n_tool_calls == 0)
+    if (seq->ntokens == 0 && seq->text.len == 0 && seq->reasoning.len == 0
+        && !seq->tools)
     {
         return NGX_OK;
     }
 
     now = ngx_http_pd_now_us();
 
-    if (attempt->position <= 1 && attempt->position + seq->n_tokens > 1) {
+    if (attempt->position <= 1 && attempt->position + seq->ntokens > 1) {
         job->second_us = now;
     }
 
-    if (seq->n_tokens) {
+    if (seq->ntokens) {
         job->last_us = now;
     }
 
     ngx_http_pd_failover_keep(attempt, seq);
     ngx_http_pd_learn_answer(attempt, seq);
 
-    attempt->position += seq->n_tokens;
+    attempt->position += seq->ntokens;
     attempt->delivered = 1;
     job->completion_tokens = attempt->position;
 
-    delta.text.data = seq->text.data;
-    delta.text.len = seq->text.len;
-    delta.reasoning.data = seq->reasoning.data;
-    delta.reasoning.len = seq->reasoning.len;
-    delta.step = seq;
-    delta.tokens = seq->n_tokens;
+    delta.text = seq->text;
+    delta.reasoning = seq->reasoning;
+    delta.logprobs = seq->full ? seq->full->logprobs : NULL;
+    delta.nlogprobs = seq->full ? seq->full->n_logprobs : 0;
+    delta.tokens = seq->ntokens;
+    delta.last = seq->ended;
 
     ended = process->ended;
 
@@ -480,7 +483,7 @@ ngx_http_pd_dispatch_deliver(ngx_http_pd_attempt_t *attempt,
 
 static void
 ngx_http_pd_dispatch_finish(ngx_http_pd_attempt_t *attempt,
-    Pd__V1__Finished *finished)
+    ngx_http_pd_finished_t *finished)
 {
     ngx_http_pd_job_t     *job;
     ngx_http_pd_zone_t    *zone;
@@ -499,8 +502,7 @@ ngx_http_pd_dispatch_finish(ngx_http_pd_attempt_t *attempt,
 
     result.status = NGX_HTTP_OK;
     result.finish = finished->reason;
-    result.stop_matched.data = (u_char *) finished->stop_matched;
-    result.stop_matched.len = ngx_strlen(finished->stop_matched);
+    result.stop_matched = finished->stop_matched;
 
     if (job->prompt_tokens == 0) {
         job->prompt_tokens = finished->prompt_tokens;
@@ -517,10 +519,11 @@ ngx_http_pd_dispatch_finish(ngx_http_pd_attempt_t *attempt,
 
 void
 ngx_http_pd_dispatch_side_over(ngx_http_pd_side_t *side, ngx_uint_t status,
-    Pd__V1__Timing *timing)
+    ngx_str_t *timing)
 {
     size_t                   len;
     ngx_http_pd_job_t       *job;
+    ngx_http_pd_timing_t     told;
     ngx_http_pd_job_peer_t  *peer;
 
     job = side->attempt->job;
@@ -529,18 +532,21 @@ ngx_http_pd_dispatch_side_over(ngx_http_pd_side_t *side, ngx_uint_t status,
     peer->state.status = status;
     peer->state.response_time = ngx_current_msec - side->started;
 
-    if (timing == NULL) {
+    if (timing == NULL || timing->data == NULL
+        || ngx_http_pd_step_timing(&told, timing) != NGX_OK)
+    {
         return;
     }
 
-    len = ngx_min(ngx_strlen(timing->kv_transport),
-                  sizeof(peer->kv_transport) - 1);
+    peer->prefill_us = told.prefill_us;
+    peer->kv_bytes = told.kv_bytes;
+    peer->kv_exposed_us = told.kv_exposed_us;
 
-    ngx_memcpy(peer->kv_transport, timing->kv_transport, len);
+    len = ngx_min(told.kv_transport.len, sizeof(peer->kv_transport) - 1);
+
+    if (len) {
+        ngx_memcpy(peer->kv_transport, told.kv_transport.data, len);
+    }
+
     peer->kv_transport[len] = '\0';
-
-    peer->timing = *timing;
-    peer->timing.kv_transport = (char *) peer->kv_transport;
-    peer->timing.base.n_unknown_fields = 0;
-    peer->timing.base.unknown_fields = NULL;
 }

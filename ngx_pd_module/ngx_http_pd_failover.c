@@ -7,10 +7,10 @@
 #include "ngx_http_pd_failover.h"
 #include "ngx_http_pd_attempt.h"
 #include "ngx_http_pd_revision.h"
+#include "ngx_http_pd_wire.h"
 
 
 #define NGX_HTTP_PD_FAILOVER_IDS        64      /* bytes, at first */
-#define NGX_HTTP_PD_FAILOVER_ID         5       /* bytes, at most */
 #define NGX_HTTP_PD_FAILOVER_COMMENT    1000    /* ms between comments */
 
 /* fields of Submit and TokenList: number << 3 | wire type */
@@ -50,10 +50,8 @@ ngx_http_pd_failover_free(ngx_http_pd_attempt_t *attempt)
 
 void
 ngx_http_pd_failover_keep(ngx_http_pd_attempt_t *attempt,
-    Pd__V1__SequenceStep *seq)
+    ngx_http_pd_sequence_t *seq)
 {
-    size_t                   i;
-    u_char                  *p;
     ngx_http_pd_failover_t  *f;
 
     f = &attempt->failover;
@@ -73,10 +71,7 @@ ngx_http_pd_failover_keep(ngx_http_pd_attempt_t *attempt,
         return;
     }
 
-    if (ngx_http_pd_failover_room(attempt,
-                                  seq->n_tokens * NGX_HTTP_PD_FAILOVER_ID)
-        != NGX_OK)
-    {
+    if (ngx_http_pd_failover_room(attempt, seq->tokens.len) != NGX_OK) {
         ngx_http_pd_failover_off(attempt);
         ngx_http_pd_failover_free(attempt);
         ngx_http_pd_failover_forget(attempt);
@@ -84,13 +79,10 @@ ngx_http_pd_failover_keep(ngx_http_pd_attempt_t *attempt,
         return;
     }
 
-    p = f->ids + f->len;
-
-    for (i = 0; i < seq->n_tokens; i++) {
-        p = ngx_http_pd_outbox_varint(p, seq->tokens[i]);
+    if (seq->tokens.len) {
+        ngx_memcpy(f->ids + f->len, seq->tokens.data, seq->tokens.len);
+        f->len += seq->tokens.len;
     }
-
-    f->len = p - f->ids;
 }
 
 
@@ -419,7 +411,7 @@ size_t
 ngx_http_pd_failover_size(ngx_http_pd_attempt_t *attempt)
 {
     size_t  len;
-    u_char  header[NGX_HTTP_PD_OUTBOX_VARINT];
+    u_char  header[NGX_HTTP_PD_WIRE_NUMBER];
 
     len = attempt->failover.len;
 
@@ -427,9 +419,9 @@ ngx_http_pd_failover_size(ngx_http_pd_attempt_t *attempt)
         return 0;
     }
 
-    len += 1 + (ngx_http_pd_outbox_varint(header, len) - header);
+    len += 1 + (ngx_http_pd_wire_put(header, len) - header);
 
-    return len + 1 + (ngx_http_pd_outbox_varint(header, len) - header);
+    return len + 1 + (ngx_http_pd_wire_put(header, len) - header);
 }
 
 
@@ -437,7 +429,7 @@ u_char *
 ngx_http_pd_failover_pack(ngx_http_pd_attempt_t *attempt, u_char *p)
 {
     size_t  len;
-    u_char  header[NGX_HTTP_PD_OUTBOX_VARINT];
+    u_char  header[NGX_HTTP_PD_WIRE_NUMBER];
 
     len = attempt->failover.len;
 
@@ -446,10 +438,10 @@ ngx_http_pd_failover_pack(ngx_http_pd_attempt_t *attempt, u_char *p)
     }
 
     *p++ = NGX_HTTP_PD_TAG_GENERATED;
-    p = ngx_http_pd_outbox_varint(p, len + 1
-                    + (ngx_http_pd_outbox_varint(header, len) - header));
+    p = ngx_http_pd_wire_put(p, len + 1
+                    + (ngx_http_pd_wire_put(header, len) - header));
     *p++ = NGX_HTTP_PD_TAG_IDS;
-    p = ngx_http_pd_outbox_varint(p, len);
+    p = ngx_http_pd_wire_put(p, len);
 
     return ngx_cpymem(p, attempt->failover.ids, len);
 }

@@ -30,7 +30,7 @@
 #include <ngx_config.h>
 #include <ngx_core.h>
 
-#include "proto/pd.pb-c.h"
+#include "ngx_http_pd_step.h"
 
 
 typedef struct ngx_http_pd_attempt_s  ngx_http_pd_attempt_t;
@@ -58,7 +58,7 @@ void ngx_http_pd_failover_free(ngx_http_pd_attempt_t *attempt);
 
 /* the consumer gets these tokens */
 void ngx_http_pd_failover_keep(ngx_http_pd_attempt_t *attempt,
-    Pd__V1__SequenceStep *seq);
+    ngx_http_pd_sequence_t *seq);
 
 /* another try may go on where this one has come to */
 ngx_uint_t ngx_http_pd_failover_possible(ngx_http_pd_attempt_t *attempt);

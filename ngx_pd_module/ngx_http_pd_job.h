@@ -33,6 +33,8 @@
 
 #include "proto/pd.pb-c.h"
 
+#include "ngx_http_pd_step.h"
+
 
 typedef struct ngx_http_pd_cluster_s  ngx_http_pd_cluster_t;
 typedef struct ngx_http_pd_job_s      ngx_http_pd_job_t;
@@ -44,8 +46,10 @@ typedef struct ngx_http_pd_claim_s    ngx_http_pd_claim_t;
 typedef struct {
     ngx_str_t                  text;
     ngx_str_t                  reasoning;
-    Pd__V1__SequenceStep      *step;       /* tool calls, log probabilities */
+    Pd__V1__TokenLogprob     **logprobs;   /* of tokens, the last ones */
+    size_t                     nlogprobs;
     ngx_uint_t                 tokens;     /* new tokens in this delta */
+    ngx_uint_t                 last;       /* of its worker */
 } ngx_http_pd_delta_t;
 
 
@@ -75,7 +79,12 @@ typedef struct {
 typedef struct {
     ngx_str_t                  name;       /* address, in job->pool */
     ngx_http_upstream_state_t  state;
-    Pd__V1__Timing             timing;     /* strings emptied; zeros if unknown */
+
+    /* as the worker told at its end, zeros before */
+
+    uint64_t                   prefill_us;
+    uint64_t                   kv_bytes;
+    uint64_t                   kv_exposed_us;
     u_char                     kv_transport[8];
 } ngx_http_pd_job_peer_t;
 

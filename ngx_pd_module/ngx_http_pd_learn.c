@@ -183,13 +183,13 @@ ngx_http_pd_learn_worker(ngx_http_pd_attempt_t *attempt, ngx_uint_t worker,
 
 void
 ngx_http_pd_learn_answer(ngx_http_pd_attempt_t *attempt,
-    Pd__V1__SequenceStep *seq)
+    ngx_http_pd_sequence_t *seq)
 {
     if (!attempt->learns) {
         return;
     }
 
-    if (seq->reasoning.len || seq->n_tool_calls) {
+    if (seq->reasoning.len || seq->tools) {
         attempt->learns = 0;
         return;
     }

@@ -27,7 +27,7 @@ void ngx_http_pd_learn_counted(ngx_http_pd_attempt_t *attempt,
 
 /* so the answer goes on; it has ended well */
 void ngx_http_pd_learn_answer(ngx_http_pd_attempt_t *attempt,
-    Pd__V1__SequenceStep *seq);
+    ngx_http_pd_sequence_t *seq);
 void ngx_http_pd_learn_finished(ngx_http_pd_attempt_t *attempt);
 
 

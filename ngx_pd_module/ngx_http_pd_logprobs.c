@@ -66,7 +66,7 @@ ngx_http_pd_logprobs_add(ngx_http_pd_logprobs_t *logprobs,
     ngx_uint_t             list, lists;
     Pd__V1__TokenLogprob  *token;
 
-    if (delta->step == NULL || delta->step->n_logprobs == 0) {
+    if (delta->nlogprobs == 0) {
         return NGX_OK;
     }
 
@@ -74,10 +74,10 @@ ngx_http_pd_logprobs_add(ngx_http_pd_logprobs_t *logprobs,
 
     /* tokens before the last delta->tokens were heard of already */
 
-    n = delta->step->n_logprobs;
+    n = delta->nlogprobs;
 
     for (i = n - ngx_min(n, delta->tokens); i < n; i++) {
-        token = delta->step->logprobs[i];
+        token = delta->logprobs[i];
 
         for (list = 0; logprobs->tokens && list < lists; list++) {
 

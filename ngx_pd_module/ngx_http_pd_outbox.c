@@ -9,6 +9,7 @@
 
 #include "ngx_http_pd_outbox.h"
 #include "ngx_http_pd_grpc.h"
+#include "ngx_http_pd_wire.h"
 
 
 /* fields of ToWorker and SubmitPart: number << 3 | wire type */
@@ -208,13 +209,13 @@ ngx_http_pd_outbox_take_part(ngx_http_pd_outbox_t *outbox)
     h = header;
 
     *h++ = NGX_HTTP_PD_TAG_REQUEST;
-    h = ngx_http_pd_outbox_varint(h, submission->request);
+    h = ngx_http_pd_wire_put(h, submission->request);
     *h++ = NGX_HTTP_PD_TAG_ATTEMPT;
-    h = ngx_http_pd_outbox_varint(h, submission->attempt);
+    h = ngx_http_pd_wire_put(h, submission->attempt);
 
     if (submission->sent == 0) {
         *h++ = NGX_HTTP_PD_TAG_TOTAL;
-        h = ngx_http_pd_outbox_varint(h, submission->total);
+        h = ngx_http_pd_wire_put(h, submission->total);
     }
 
     if (last) {
@@ -223,7 +224,7 @@ ngx_http_pd_outbox_take_part(ngx_http_pd_outbox_t *outbox)
     }
 
     *h++ = NGX_HTTP_PD_TAG_DATA;
-    h = ngx_http_pd_outbox_varint(h, len);
+    h = ngx_http_pd_wire_put(h, len);
 
     /* a ToWorker around it, of which we know the length now */
 
@@ -232,7 +233,7 @@ ngx_http_pd_outbox_take_part(ngx_http_pd_outbox_t *outbox)
     p = outbox->message + NGX_HTTP_PD_GRPC_PREFIX;
 
     *p++ = NGX_HTTP_PD_TAG_SUBMIT;
-    p = ngx_http_pd_outbox_varint(p, part);
+    p = ngx_http_pd_wire_put(p, part);
     p = ngx_cpymem(p, header, h - header);
     p = ngx_http_pd_outbox_copy(submission, p, len);
 
@@ -281,20 +282,6 @@ ngx_http_pd_outbox_copy(ngx_http_pd_submission_t *submission, u_char *p,
 
     p = ngx_cpymem(p, submission->suffix_pos, len);
     submission->suffix_pos += len;
-
-    return p;
-}
-
-
-u_char *
-ngx_http_pd_outbox_varint(u_char *p, uint64_t n)
-{
-    while (n > 127) {
-        *p++ = (u_char) (n | 128);
-        n >>= 7;
-    }
-
-    *p++ = (u_char) n;
 
     return p;
 }

@@ -20,7 +20,6 @@
 
 
 #define NGX_HTTP_PD_OUTBOX_PART     32768
-#define NGX_HTTP_PD_OUTBOX_VARINT   10       /* bytes, at most */
 
 /* notes that wait: a worker that reads no more is given up before this */
 #define NGX_HTTP_PD_OUTBOX_NOTES    (1024 * 1024)
@@ -79,9 +78,6 @@ void ngx_http_pd_outbox_submit(ngx_http_pd_outbox_t *outbox,
 /* 1 if the worker has heard of it, and must be told to forget it */
 ngx_uint_t ngx_http_pd_outbox_remove(ngx_http_pd_outbox_t *outbox,
     ngx_http_pd_submission_t *submission);
-
-/* protobuf's way to write a number; returns the end */
-u_char *ngx_http_pd_outbox_varint(u_char *p, uint64_t n);
 
 /* the next bytes of the stream; 0: there are none */
 size_t ngx_http_pd_outbox_fill(ngx_http_pd_outbox_t *outbox, u_char *buf,

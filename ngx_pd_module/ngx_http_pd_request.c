@@ -574,7 +574,7 @@ ngx_http_pd_request_delta(ngx_http_pd_job_t *job, ngx_http_pd_delta_t *delta)
 
     if (rc == NGX_OK || rc == NGX_AGAIN) {
 
-        if (delta->step->finished || !ngx_http_pd_limit_spent(choice)) {
+        if (delta->last || !ngx_http_pd_limit_spent(choice)) {
             return NGX_OK;
         }
 

@@ -109,7 +109,7 @@ ngx_http_pd_stream_delta(ngx_http_pd_choice_t *choice,
         return NGX_ERROR;
     }
 
-    if (delta->step && delta->step->n_logprobs) {
+    if (delta->nlogprobs) {
 
         if ((stream->choice != choice
              && ngx_http_pd_stream_open(choice, event_text) != NGX_OK)

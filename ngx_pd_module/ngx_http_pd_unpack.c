@@ -19,6 +19,7 @@
 
 
 #include "ngx_http_pd_unpack.h"
+#include "ngx_http_pd_wire.h"
 
 
 #define NGX_HTTP_PD_UNPACK_BLOCK    (64 * 1024)
@@ -37,24 +38,6 @@ struct ngx_http_pd_arena_block_s {
 };
 
 
-/* the wire types of protobuf, as far as they are read */
-
-enum {
-    wire_varint = 0,
-    wire_64bit = 1,
-    wire_bytes = 2,
-    wire_32bit = 5,
-    wire_none = 8
-};
-
-
-typedef struct {
-    ngx_uint_t                   wire;
-    uint64_t                     number;
-    ngx_str_t                    bytes;
-} ngx_http_pd_wire_value_t;
-
-
 typedef struct {
     ngx_uint_t                   wire;
     size_t                       size;       /* of a member */
@@ -63,17 +46,11 @@ typedef struct {
 
 static ngx_int_t ngx_http_pd_unpack_message(ngx_http_pd_arena_t *arena,
     ProtobufCMessage *message, u_char *p, u_char *last, ngx_uint_t depth);
-static ngx_inline u_char *ngx_http_pd_unpack_wire(u_char *p, u_char *last,
-    ngx_http_pd_wire_value_t *value);
-static ngx_inline u_char *ngx_http_pd_unpack_varint(u_char *p, u_char *last,
-    uint64_t *number);
-static u_char *ngx_http_pd_unpack_long_varint(u_char *p, u_char *last,
-    uint64_t *number);
 static ngx_inline const ProtobufCFieldDescriptor *ngx_http_pd_unpack_find(
     const ProtobufCMessageDescriptor *type, uint64_t id, unsigned *next);
 static ngx_int_t ngx_http_pd_unpack_field(ngx_http_pd_arena_t *arena,
     ProtobufCMessage *message, const ProtobufCFieldDescriptor *field,
-    ngx_http_pd_wire_value_t *value, ngx_uint_t depth);
+    ngx_http_pd_wire_t *value, ngx_uint_t depth);
 static ngx_int_t ngx_http_pd_unpack_packed(ngx_http_pd_arena_t *arena,
     ProtobufCMessage *message, const ProtobufCFieldDescriptor *field,
     ngx_str_t *bytes);
@@ -98,23 +75,23 @@ static void ngx_http_pd_arena_reset(ngx_http_pd_arena_t *arena);
 /* by ProtobufCType */
 
 static const ngx_http_pd_wire_type_t  ngx_http_pd_wire_types[] = {
-    { wire_varint, sizeof(int32_t) },                /* INT32 */
-    { wire_none, 0 },                                /* SINT32 */
-    { wire_32bit, sizeof(int32_t) },                 /* SFIXED32 */
-    { wire_varint, sizeof(int64_t) },                /* INT64 */
-    { wire_none, 0 },                                /* SINT64 */
-    { wire_64bit, sizeof(int64_t) },                 /* SFIXED64 */
-    { wire_varint, sizeof(uint32_t) },               /* UINT32 */
-    { wire_32bit, sizeof(uint32_t) },                /* FIXED32 */
-    { wire_varint, sizeof(uint64_t) },               /* UINT64 */
-    { wire_64bit, sizeof(uint64_t) },                /* FIXED64 */
-    { wire_32bit, sizeof(float) },                   /* FLOAT */
-    { wire_64bit, sizeof(double) },                  /* DOUBLE */
-    { wire_varint, sizeof(protobuf_c_boolean) },     /* BOOL */
-    { wire_varint, sizeof(uint32_t) },               /* ENUM */
-    { wire_bytes, sizeof(char *) },                  /* STRING */
-    { wire_bytes, sizeof(ProtobufCBinaryData) },     /* BYTES */
-    { wire_bytes, sizeof(ProtobufCMessage *) }       /* MESSAGE */
+    { NGX_HTTP_PD_WIRE_VARINT, sizeof(int32_t) },                /* INT32 */
+    { NGX_HTTP_PD_WIRE_NONE, 0 },                                /* SINT32 */
+    { NGX_HTTP_PD_WIRE_32BIT, sizeof(int32_t) },                 /* SFIXED32 */
+    { NGX_HTTP_PD_WIRE_VARINT, sizeof(int64_t) },                /* INT64 */
+    { NGX_HTTP_PD_WIRE_NONE, 0 },                                /* SINT64 */
+    { NGX_HTTP_PD_WIRE_64BIT, sizeof(int64_t) },                 /* SFIXED64 */
+    { NGX_HTTP_PD_WIRE_VARINT, sizeof(uint32_t) },               /* UINT32 */
+    { NGX_HTTP_PD_WIRE_32BIT, sizeof(uint32_t) },                /* FIXED32 */
+    { NGX_HTTP_PD_WIRE_VARINT, sizeof(uint64_t) },               /* UINT64 */
+    { NGX_HTTP_PD_WIRE_64BIT, sizeof(uint64_t) },                /* FIXED64 */
+    { NGX_HTTP_PD_WIRE_32BIT, sizeof(float) },                   /* FLOAT */
+    { NGX_HTTP_PD_WIRE_64BIT, sizeof(double) },                  /* DOUBLE */
+    { NGX_HTTP_PD_WIRE_VARINT, sizeof(protobuf_c_boolean) },     /* BOOL */
+    { NGX_HTTP_PD_WIRE_VARINT, sizeof(uint32_t) },               /* ENUM */
+    { NGX_HTTP_PD_WIRE_BYTES, sizeof(char *) },                  /* STRING */
+    { NGX_HTTP_PD_WIRE_BYTES, sizeof(ProtobufCBinaryData) },     /* BYTES */
+    { NGX_HTTP_PD_WIRE_BYTES, sizeof(ProtobufCMessage *) }       /* MESSAGE */
 };
 
 
@@ -148,9 +125,8 @@ static ngx_int_t
 ngx_http_pd_unpack_message(ngx_http_pd_arena_t *arena,
     ProtobufCMessage *message, u_char *p, u_char *last, ngx_uint_t depth)
 {
-    uint64_t                         tag;
     unsigned                         next;
-    ngx_http_pd_wire_value_t         value;
+    ngx_http_pd_wire_t               value;
     const ProtobufCFieldDescriptor  *field;
 
     if (depth == NGX_HTTP_PD_UNPACK_DEPTH) {
@@ -160,20 +136,13 @@ ngx_http_pd_unpack_message(ngx_http_pd_arena_t *arena,
     next = 0;
 
     while (p < last) {
-        p = ngx_http_pd_unpack_varint(p, last, &tag);
-
-        if (p == NULL || (tag >> 3) == 0 || tag > NGX_MAX_UINT32_VALUE) {
-            return NGX_ERROR;
-        }
-
-        value.wire = tag & 7;
-
-        p = ngx_http_pd_unpack_wire(p, last, &value);
+        p = ngx_http_pd_wire_field(p, last, &value);
         if (p == NULL) {
             return NGX_ERROR;
         }
 
-        field = ngx_http_pd_unpack_find(message->descriptor, tag >> 3, &next);
+        field = ngx_http_pd_unpack_find(message->descriptor, value.tag >> 3,
+                                        &next);
 
         if (field
             && ngx_http_pd_unpack_field(arena, message, field, &value, depth)
@@ -184,100 +153,6 @@ ngx_http_pd_unpack_message(ngx_http_pd_arena_t *arena,
     }
 
     return NGX_OK;
-}
-
-
-/* a value of value->wire; returns what lies behind it, NULL if it is none */
-
-static ngx_inline u_char *
-ngx_http_pd_unpack_wire(u_char *p, u_char *last,
-    ngx_http_pd_wire_value_t *value)
-{
-    uint32_t  n;
-    uint64_t  len;
-
-    switch (value->wire) {
-
-    case wire_varint:
-        return ngx_http_pd_unpack_varint(p, last, &value->number);
-
-    case wire_bytes:
-        p = ngx_http_pd_unpack_varint(p, last, &len);
-
-        if (p == NULL || len > (uint64_t) (last - p)) {
-            return NULL;
-        }
-
-        value->bytes.data = p;
-        value->bytes.len = len;
-
-        return p + len;
-
-    case wire_32bit:
-        if (last - p < (ptrdiff_t) sizeof(uint32_t)) {
-            return NULL;
-        }
-
-        ngx_memcpy(&n, p, sizeof(uint32_t));
-        value->number = le32toh(n);
-
-        return p + sizeof(uint32_t);
-
-    case wire_64bit:
-        if (last - p < (ptrdiff_t) sizeof(uint64_t)) {
-            return NULL;
-        }
-
-        ngx_memcpy(&value->number, p, sizeof(uint64_t));
-        value->number = le64toh(value->number);
-
-        return p + sizeof(uint64_t);
-
-    default:
-        return NULL;
-    }
-}
-
-
-/* most tags, lengths and numbers are one byte */
-
-static ngx_inline u_char *
-ngx_http_pd_unpack_varint(u_char *p, u_char *last, uint64_t *number)
-{
-    if (p < last && *p < 0x80) {
-        *number = *p;
-        return p + 1;
-    }
-
-    return ngx_http_pd_unpack_long_varint(p, last, number);
-}
-
-
-static u_char *
-ngx_http_pd_unpack_long_varint(u_char *p, u_char *last, uint64_t *number)
-{
-    u_char      c;
-    uint64_t    n;
-    ngx_uint_t  shift;
-
-    n = 0;
-
-    for (shift = 0; p < last && shift < 70; shift += 7) {
-        c = *p++;
-
-        if (shift == 63 && c > 1) {
-            return NULL;
-        }
-
-        n |= (uint64_t) (c & 0x7f) << shift;
-
-        if (c < 0x80) {
-            *number = n;
-            return p;
-        }
-    }
-
-    return NULL;
 }
 
 
@@ -308,19 +183,23 @@ ngx_http_pd_unpack_find(const ProtobufCMessageDescriptor *type, uint64_t id,
 static ngx_int_t
 ngx_http_pd_unpack_field(ngx_http_pd_arena_t *arena,
     ProtobufCMessage *message, const ProtobufCFieldDescriptor *field,
-    ngx_http_pd_wire_value_t *value, ngx_uint_t depth)
+    ngx_http_pd_wire_t *value, ngx_uint_t depth)
 {
     void                           *member;
     uint32_t                       *which;
+    ngx_uint_t                      wire;
     const ngx_http_pd_wire_type_t  *type;
 
     type = &ngx_http_pd_wire_types[field->type];
     member = (u_char *) message + field->offset;
 
-    if (value->wire != type->wire) {
+    wire = value->tag & 7;
+
+    if (wire != type->wire) {
 
         if (field->label == PROTOBUF_C_LABEL_REPEATED
-            && value->wire == wire_bytes && type->wire != wire_none)
+            && wire == NGX_HTTP_PD_WIRE_BYTES
+            && type->wire != NGX_HTTP_PD_WIRE_NONE)
         {
             return ngx_http_pd_unpack_packed(arena, message, field,
                                              &value->bytes);
@@ -352,7 +231,7 @@ ngx_http_pd_unpack_field(ngx_http_pd_arena_t *arena,
                                  + field->quantifier_offset) = 1;
     }
 
-    if (type->wire != wire_bytes) {
+    if (type->wire != NGX_HTTP_PD_WIRE_BYTES) {
         ngx_http_pd_unpack_number(member, field, value->number);
         return NGX_OK;
     }
@@ -369,7 +248,7 @@ ngx_http_pd_unpack_packed(ngx_http_pd_arena_t *arena,
 {
     u_char                         *p, *last, *member;
     size_t                          n;
-    ngx_http_pd_wire_value_t        value;
+    ngx_http_pd_wire_t              value;
     const ngx_http_pd_wire_type_t  *type;
 
     if (bytes->len == 0) {
@@ -379,7 +258,7 @@ ngx_http_pd_unpack_packed(ngx_http_pd_arena_t *arena,
     type = &ngx_http_pd_wire_types[field->type];
     last = bytes->data + bytes->len;
 
-    if (type->wire == wire_varint) {
+    if (type->wire == NGX_HTTP_PD_WIRE_VARINT) {
         n = 0;
 
         for (p = bytes->data; p < last; p++) {
@@ -399,10 +278,8 @@ ngx_http_pd_unpack_packed(ngx_http_pd_arena_t *arena,
         return NGX_ERROR;
     }
 
-    value.wire = type->wire;
-
     for (p = bytes->data; p < last; member += type->size) {
-        p = ngx_http_pd_unpack_wire(p, last, &value);
+        p = ngx_http_pd_wire_value(p, last, type->wire, &value);
         if (p == NULL) {
             return NGX_ERROR;
         }

@@ -335,8 +335,8 @@ ngx_http_pd_variable_time(ngx_http_request_t *r, ngx_http_variable_value_t *v,
     switch (data) {
 
     case NGX_HTTP_PD_VAR_PREFILL:
-        us = job->prefill.name.len ? job->prefill.timing.prefill_us
-                                   : job->decode.timing.prefill_us;
+        us = job->prefill.name.len ? job->prefill.prefill_us
+                                   : job->decode.prefill_us;
 
         if (us == 0) {
 
@@ -352,7 +352,7 @@ ngx_http_pd_variable_time(ngx_http_request_t *r, ngx_http_variable_value_t *v,
         if (job->prefill.name.len
             && ctx->choices[0].finish != PD__V1__FINISH_REASON__FINISH_NONE)
         {
-            us = job->decode.timing.kv_exposed_us;
+            us = job->decode.kv_exposed_us;
         }
 
         break;
@@ -523,7 +523,7 @@ ngx_http_pd_variable_count(ngx_http_request_t *r,
             break;
 
         case NGX_HTTP_PD_VAR_KV_BYTES:
-            n += job->decode.timing.kv_bytes;
+            n += job->decode.kv_bytes;
             break;
 
         default: /* NGX_HTTP_PD_VAR_FAILOVERS */
