@@ -26,6 +26,7 @@ static const char *const group_titles[GROUPS] = {
 
 static const char *const roles[] = {"prefill", "decode", "mixed", NULL};
 static const char *const kv_dtypes[] = {"auto", "f32", "f16", "bf16", NULL};
+static const char *const load_formats[] = {"auto", "dummy", NULL};
 static const char *const devices[] = {"cpu", "cuda", "reference", NULL};
 static const char *const isas[] = {"auto", "baseline", "avx2", "avx512", "vnni", "amx", NULL};
 static const char *const precisions[] = {"f32", "int12", NULL};
@@ -74,6 +75,10 @@ static const struct flag flags[] = {
 
     {"model", "PATH", MODEL, TEXT, AT(model), NULL, "required", 0, 4095, NULL,
      "a .gguf file, or a directory with config.json, safetensors and tokenizer.json"},
+    {"load-format", "FORMAT", MODEL, WORD, AT(load_format), "auto", NULL, 0, 0, load_formats,
+     "dummy: no weights are read; random ones of the shape in --model's config.json are made"},
+    {"seed", "N", MODEL, NUMBER, AT(seed), "0", NULL, 0, INT64_MAX, NULL,
+     "of the weights of --load-format dummy: the same number makes the same weights everywhere"},
     {"served-model-name", "NAME", MODEL, TEXT, AT(served_model_name), NULL, "--model as given", 0,
      256, NULL, "name that requests use for the model"},
     {"max-model-len", "TOKENS", MODEL, NUMBER, AT(max_model_len), NULL,

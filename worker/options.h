@@ -38,6 +38,8 @@ struct pd_options {
     const char *dispatcher_token_file;
 
     const char *model, *served_model_name;
+    const char *load_format; /* "auto", "dummy" */
+    int64_t seed;            /* of dummy weights */
     int64_t tensor_parallel_size;
     int64_t max_model_len; /* 0: as long as the model and the KV memory allow */
 

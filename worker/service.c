@@ -158,6 +158,18 @@ static int load_model(struct pd_service *service, void (*poll)(void), struct pd_
     return status;
 }
 
+static int open_files(struct pd_service *service, struct pd_error *error)
+{
+    const struct pd_options *options = service->options;
+
+    if (strcmp(options->load_format, "dummy") != 0)
+        return pd_model_files_open(options->model, &service->files, error);
+    pd_log(PD_LOG_WARN, "model",
+           "--load-format dummy: the weights are random, and so is every answer");
+    return pd_model_files_make(options->model, (uint64_t)options->seed, (int)options->threads,
+                               &service->files, error);
+}
+
 static int decide_sizes(struct pd_service *service, struct pd_error *error)
 {
     const struct pd_model_config *config = pd_model_files_config(service->files);
@@ -183,7 +195,7 @@ int pd_service_load(const struct pd_options *options, void (*poll)(void), struct
     service->memory.fd = -1;
     status = read_token(service, error);
     if (status == PD_OK)
-        status = pd_model_files_open(options->model, &service->files, error);
+        status = open_files(service, error);
     if (status == PD_OK)
         status = decide_sizes(service, error);
     if (status == PD_OK)

@@ -14,6 +14,7 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/replay.h"
 #include "t/simt/control.h"
+#include "t/unit/dummy_models.h"
 #include "t/unit/kernel_model.h"
 
 static const char *const seeds[] = {"1", "2", "3", NULL};
@@ -225,6 +226,34 @@ static void test_small_model(void **state)
     }
     free(expected);
     free(out);
+}
+
+/* ---- whole models ---------------------------------------------------------------------------- */
+
+/* A prompt in one chunk, then tokens one by one: both of the ways of a product. */
+static void test_every_family_of_dummy_models(void **state)
+{
+    enum { COUNT = 24, VALUES = COUNT * 256 };
+    static float expected[VALUES], logits[VALUES];
+
+    (void)state;
+    for (int family = 0; dummy_families[family] != NULL; family++) {
+        struct model_run run;
+        char directory[64];
+        double error;
+
+        dummy_model_write(family, directory);
+        model_run_make(&run, directory, 5, "reference", 1);
+        dummy_model_logits(&run, COUNT, expected);
+        model_run_close(&run);
+        model_run_make(&run, directory, 5, "cuda", 1);
+        dummy_model_logits(&run, COUNT, logits);
+        model_run_close(&run);
+        dummy_model_remove(directory);
+        error = pd_rig_error(logits, expected, VALUES);
+        if (!(error < 1e-2))
+            fail_msg("family %d: error %g", family, error);
+    }
 }
 
 /* ---- recordings ------------------------------------------------------------------------------ */
@@ -439,6 +468,7 @@ int main(void)
         cmocka_unit_test(test_matmul_every_format),
         cmocka_unit_test(test_matmul_epilogues),
         cmocka_unit_test(test_small_model),
+        cmocka_unit_test(test_every_family_of_dummy_models),
         cmocka_unit_test(test_buckets),
         cmocka_unit_test(test_replay_gives_the_tokens_of_direct_launches),
         cmocka_unit_test(test_every_failing_call_loses_the_device_by_name),

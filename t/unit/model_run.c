@@ -43,8 +43,8 @@ static void make_pool(struct model_run *run)
                      PD_KERNEL_OK);
 }
 
-void model_run_open(struct model_run *run, const char *path, const char *kind,
-                    enum pd_precision precision, int threads, int max_model_len)
+static void load(struct model_run *run, const char *kind, enum pd_precision precision, int threads,
+                 int max_model_len)
 {
     struct pd_model_options options = {
         .max_tokens = MODEL_RUN_TOKENS,
@@ -55,9 +55,6 @@ void model_run_open(struct model_run *run, const char *path, const char *kind,
     };
     struct pd_error error = {PD_OK, ""};
 
-    memset(run, 0, sizeof(*run));
-    if (pd_model_files_open(path, &run->files, &error) != PD_OK)
-        fail_msg("%s", error.text);
     run->config = pd_model_files_config(run->files);
     run->max_model_len = max_model_len ? max_model_len : run->config->context;
     options.max_model_len = run->max_model_len;
@@ -65,6 +62,28 @@ void model_run_open(struct model_run *run, const char *path, const char *kind,
     make_pool(run);
     if (pd_model_load(run->files, run->device, &options, &run->model, &error) != PD_OK)
         fail_msg("%s", error.text);
+}
+
+void model_run_open(struct model_run *run, const char *path, const char *kind,
+                    enum pd_precision precision, int threads, int max_model_len)
+{
+    struct pd_error error = {PD_OK, ""};
+
+    memset(run, 0, sizeof(*run));
+    if (pd_model_files_open(path, &run->files, &error) != PD_OK)
+        fail_msg("%s", error.text);
+    load(run, kind, precision, threads, max_model_len);
+}
+
+void model_run_make(struct model_run *run, const char *directory, uint64_t seed, const char *kind,
+                    int threads)
+{
+    struct pd_error error = {PD_OK, ""};
+
+    memset(run, 0, sizeof(*run));
+    if (pd_model_files_make(directory, seed, threads, &run->files, &error) != PD_OK)
+        fail_msg("%s", error.text);
+    load(run, kind, PD_PRECISION_F32, threads, 0);
 }
 
 void model_run_close(struct model_run *run)

@@ -20,6 +20,9 @@ struct model_run {
 /* `kind` of device; at most max_model_len tokens (0: what the model was made for). */
 void model_run_open(struct model_run *run, const char *path, const char *kind,
                     enum pd_precision precision, int threads, int max_model_len);
+/* The same of a directory with a config.json alone: dummy weights. */
+void model_run_make(struct model_run *run, const char *directory, uint64_t seed, const char *kind,
+                    int threads);
 void model_run_close(struct model_run *run);
 
 /* Computes ids[from .. from + count), at those positions, after the ids before them have been fed;

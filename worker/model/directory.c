@@ -6,8 +6,10 @@
 #include "worker/model/files.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "worker/model/dummy.h"
 #include "worker/model/json.h"
 
 enum { CONFIG_MAX = 16 << 20, TOKENIZER_MAX = 256 << 20 };
@@ -33,7 +35,24 @@ static int map_optional(const char *directory, const char *name, size_t limit,
     return status == PD_NOT_FOUND ? PD_OK : status;
 }
 
-static int read_config(struct pd_model_files *files, const char *directory, struct pd_error *error)
+/* The type that the weights were stored in, of those that are made here: BF16 where the file does not
+ * say. */
+static int read_type(const char *file, const json_t *root, enum pd_dtype *type,
+                     struct pd_error *error)
+{
+    const char *name = "bfloat16";
+    int status = pd_json_string(file, root, "torch_dtype", &name, error);
+
+    if (status == PD_NOT_FOUND)
+        status = pd_json_string(file, root, "dtype", &name, error);
+    if (status != PD_OK && status != PD_NOT_FOUND)
+        return status;
+    *type = strcmp(name, "float32") == 0 ? PD_F32 : strcmp(name, "float16") == 0 ? PD_F16 : PD_BF16;
+    return PD_OK;
+}
+
+static int read_config(struct pd_model_files *files, const char *directory, enum pd_dtype *type,
+                       struct pd_error *error)
 {
     struct pd_mapping file;
     json_t *root;
@@ -44,6 +63,8 @@ static int read_config(struct pd_model_files *files, const char *directory, stru
     if (status == PD_OK) {
         status = pd_config_from_json(file.name, root, &files->table, &files->config, &files->rope,
                                      error);
+        if (status == PD_OK)
+            status = read_type(file.name, root, type, error);
         json_decref(root);
     }
     pd_mapping_close(&file);
@@ -141,18 +162,56 @@ static int read_text(struct pd_model_files *files, const char *directory, struct
     return status;
 }
 
-int pd_files_open_directory(struct pd_model_files *files, const char *path, struct pd_error *error)
+/* The last part of the path. */
+static void set_name(struct pd_model_files *files, const char *path)
 {
     const char *slash = strrchr(path, '/');
+
+    slash = slash && slash[1] ? slash + 1 : path;
+    pd_config_set_name(&files->config, slash, strlen(slash));
+}
+
+int pd_files_open_directory(struct pd_model_files *files, const char *path, struct pd_error *error)
+{
+    enum pd_dtype type;
     int status;
 
     if ((status = pd_safetensors_open(path, &files->mappings, &files->table, error)) != PD_OK ||
-        (status = read_config(files, path, error)) != PD_OK ||
+        (status = read_config(files, path, &type, error)) != PD_OK ||
         (status = read_generation(files, path, error)) != PD_OK ||
         (status = pd_model_tensors_bind(&files->table, PD_NAMING_HUGGING_FACE, &files->config,
                                         files->source, &files->tensors, error)) != PD_OK)
         return status;
-    slash = slash && slash[1] ? slash + 1 : path;
-    pd_config_set_name(&files->config, slash, strlen(slash));
+    set_name(files, path);
     return read_text(files, path, error);
+}
+
+/* ---- no files but the configuration ------------------------------------------------------------- */
+
+static int make_text(struct pd_model_files *files, const char *directory, struct pd_error *error)
+{
+    int status = read_text(files, directory, error);
+
+    return status == PD_NOT_FOUND ? pd_dummy_tokenizer(&files->tokenizer, error) : status;
+}
+
+int pd_files_make(struct pd_model_files *files, const char *directory, uint64_t seed, int threads,
+                  struct pd_error *error)
+{
+    enum pd_dtype type;
+    int status = read_config(files, directory, &type, error);
+
+    if (status != PD_OK)
+        return status;
+    files->mappings.files = calloc(1, sizeof(*files->mappings.files));
+    if (!files->mappings.files)
+        return pd_fail(error, PD_NO_MEMORY, "%s: no memory", files->source);
+    files->mappings.count = 1;
+    if ((status = pd_dummy_weights(&files->config, type, seed, threads, files->mappings.files,
+                                   &files->table, error)) != PD_OK ||
+        (status = pd_model_tensors_bind(&files->table, PD_NAMING_HUGGING_FACE, &files->config,
+                                        files->source, &files->tensors, error)) != PD_OK)
+        return status;
+    set_name(files, directory);
+    return make_text(files, directory, error);
 }

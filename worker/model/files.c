@@ -100,30 +100,55 @@ static int open_path(struct pd_model_files *files, const char *path, struct pd_e
 {
     struct stat st;
     bool directory = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-    int status = pd_sha256("", 0, files->template_digest, error);
 
+    return directory ? pd_files_open_directory(files, path, error)
+                     : pd_files_open_gguf(files, path, error);
+}
+
+static struct pd_model_files *begin(const char *path, struct pd_error *error)
+{
+    struct pd_model_files *files = calloc(1, sizeof(*files));
+
+    if (!files) {
+        pd_fail(error, PD_NO_MEMORY, "%s: no memory", path);
+        return NULL;
+    }
+    snprintf(files->source, sizeof(files->source), "%s", path);
+    return files;
+}
+
+/* With the status of opening, gives the caller what was opened, or nothing. */
+static int end(struct pd_model_files *files, int status, struct pd_model_files **out,
+               struct pd_error *error)
+{
+    if (status == PD_OK && !files->chat_template)
+        status = pd_sha256("", 0, files->template_digest, error);
     if (status == PD_OK)
-        status = directory ? pd_files_open_directory(files, path, error)
-                           : pd_files_open_gguf(files, path, error);
-    return status == PD_OK ? finish(files, error) : status;
+        status = finish(files, error);
+    if (status == PD_OK)
+        *out = files;
+    else
+        pd_model_files_close(files);
+    return status;
 }
 
 int pd_model_files_open(const char *path, struct pd_model_files **files, struct pd_error *error)
 {
-    struct pd_model_files *result = calloc(1, sizeof(*result));
-    int status;
+    struct pd_model_files *result = begin(path, error);
 
     *files = NULL;
-    if (!result)
-        return pd_fail(error, PD_NO_MEMORY, "%s: no memory", path);
-    snprintf(result->source, sizeof(result->source), "%s", path);
-    status = open_path(result, path, error);
-    if (status != PD_OK) {
-        pd_model_files_close(result);
-        return status;
-    }
-    *files = result;
-    return PD_OK;
+    return result ? end(result, open_path(result, path, error), files, error) : PD_NO_MEMORY;
+}
+
+int pd_model_files_make(const char *directory, uint64_t seed, int threads,
+                        struct pd_model_files **files, struct pd_error *error)
+{
+    struct pd_model_files *result = begin(directory, error);
+
+    *files = NULL;
+    return result
+               ? end(result, pd_files_make(result, directory, seed, threads, error), files, error)
+               : PD_NO_MEMORY;
 }
 
 void pd_model_files_close(struct pd_model_files *files)

@@ -26,6 +26,10 @@ struct pd_model_files {
 int pd_files_open_gguf(struct pd_model_files *files, const char *path, struct pd_error *error);
 int pd_files_open_directory(struct pd_model_files *files, const char *path, struct pd_error *error);
 
+/* config.json alone: weights out of `seed`. */
+int pd_files_make(struct pd_model_files *files, const char *directory, uint64_t seed, int threads,
+                  struct pd_error *error);
+
 /* Compiles the template, whose source is in `file`. */
 int pd_files_set_template(struct pd_model_files *files, const char *file, const char *source,
                           size_t length, struct pd_error *error);

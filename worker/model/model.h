@@ -34,6 +34,11 @@ struct pd_model_files;
 /* Opens a .gguf file or a directory with config.json, safetensors (index or single) and tokenizer.json.
  * Everything is memory-mapped and checked: an error names file, tensor and fault. */
 int pd_model_files_open(const char *path, struct pd_model_files **files, struct pd_error *error);
+
+/* A model without files but config.json (and tokenizer.json, where there is one; else tokens are
+ * bytes): weights out of `seed`, see dummy.h. */
+int pd_model_files_make(const char *directory, uint64_t seed, int threads,
+                        struct pd_model_files **files, struct pd_error *error);
 void pd_model_files_close(struct pd_model_files *files);
 
 const struct pd_model_config *pd_model_files_config(const struct pd_model_files *files);

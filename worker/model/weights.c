@@ -113,15 +113,15 @@ static int check_shape(const struct binder *binder, const struct role *role,
                           tensor->shape[tensor->rank - 1], rows, cols);
 }
 
-static bool is_wanted(const struct binder *binder, const struct role *role)
+static bool is_wanted(const struct pd_model_config *config, const struct role *role)
 {
     switch (role->presence) {
     case WITH_QKV_BIAS:
-        return binder->config->qkv_bias;
+        return config->qkv_bias;
     case WITH_QK_NORM:
-        return binder->config->qk_norm;
+        return config->qk_norm;
     case WITHOUT_TIE:
-        return !binder->config->tied_output;
+        return !config->tied_output;
     case ALWAYS:
     case OPTIONAL:
         break;
@@ -136,7 +136,7 @@ static int bind_role(struct binder *binder, const struct role *role, int layer, 
     char name[PD_TENSOR_NAME];
     int status;
 
-    if (!pattern || !is_wanted(binder, role))
+    if (!pattern || !is_wanted(binder->config, role))
         return PD_OK;
     snprintf(name, sizeof(name), pattern, layer);
     tensor = pd_tensor_table_find(binder->table, name);
@@ -226,6 +226,38 @@ int pd_model_tensors_bind(const struct pd_tensor_table *table, enum pd_naming na
     free(binder.bound);
     if (status != PD_OK)
         pd_model_tensors_free(tensors);
+    return status;
+}
+
+/* ---- the other way round ------------------------------------------------------------------------ */
+
+static int expect_role(const struct pd_model_config *config, const struct role *role, int layer,
+                       struct pd_file_tensor *tensor, struct pd_tensor_table *table,
+                       struct pd_error *error)
+{
+    uint64_t shape[2] = {(uint64_t)size_of(config, role->rows),
+                         (uint64_t)size_of(config, role->cols)};
+    bool vector = role->rows == NONE;
+    int status;
+
+    if (!role->hugging_face || role->presence == OPTIONAL || !is_wanted(config, role))
+        return PD_OK;
+    snprintf(tensor->name, sizeof(tensor->name), role->hugging_face, layer);
+    status = pd_tensor_measure(tensor, vector ? shape + 1 : shape, vector ? 1 : 2, error);
+    return status == PD_OK ? pd_tensor_table_add(table, tensor, error) : status;
+}
+
+int pd_model_tensors_expect(const struct pd_model_config *config, enum pd_dtype type,
+                            const char *file, struct pd_tensor_table *table, struct pd_error *error)
+{
+    struct pd_file_tensor tensor = {.file = file, .type = type};
+    int status = PD_OK;
+
+    for (size_t i = 0; i < sizeof(model_roles) / sizeof(model_roles[0]) && status == PD_OK; i++)
+        status = expect_role(config, &model_roles[i], 0, &tensor, table, error);
+    for (int layer = 0; layer < config->layers; layer++)
+        for (size_t i = 0; i < sizeof(layer_roles) / sizeof(layer_roles[0]) && status == PD_OK; i++)
+            status = expect_role(config, &layer_roles[i], layer, &tensor, table, error);
     return status;
 }
 

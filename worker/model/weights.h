@@ -30,6 +30,12 @@ enum pd_naming { PD_NAMING_GGUF, PD_NAMING_HUGGING_FACE };
 int pd_model_tensors_bind(const struct pd_tensor_table *table, enum pd_naming naming,
                           const struct pd_model_config *config, const char *source,
                           struct pd_model_tensors *tensors, struct pd_error *error);
+
+/* The other way round: appends the tensors that such a model has, under Hugging Face's names, all of
+ * `type`, without data. `file` (for messages) is borrowed. */
+int pd_model_tensors_expect(const struct pd_model_config *config, enum pd_dtype type,
+                            const char *file, struct pd_tensor_table *table,
+                            struct pd_error *error);
 void pd_model_tensors_free(struct pd_model_tensors *tensors);
 
 #endif
