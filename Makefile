@@ -212,7 +212,7 @@ test: venv model
 # What takes longer: an hour of faults under load, fuzzers for minutes, and sanitized workers among hostile peers.
 test-long: venv model
 	@t/run failover='$(MAKES) check-e2e-failover' \
-	    chaos='$(MAKES) check-chaos CHAOS_SECONDS=3600 SEED=$$(date +%j)' \
+	    chaos='$(MAKES) check-chaos-long SEED=$$(date +%j)' \
 	    fuzz='$(MAKES) check-fuzz FUZZ_SECONDS=90' \
 	    mutants='$(MAKES) mutants' \
 	    kv-model='$(MAKES) check-kv-model-long' \

@@ -74,10 +74,12 @@ static int watch_it(struct pd_connection *connection, struct watch *watch, struc
                                 progress_message, watch, error);
     if (watch->unreadable)
         return pd_fail(error, PD_INVALID, "the worker's progress cannot be read");
-    if (status != PD_OK || (no_wait && watch->begun))
-        return status;
-    if (!watch->last)
-        return pd_fail(error, PD_CLOSED, "the worker ended the call without having left");
+    if (no_wait && watch->begun)
+        return PD_OK;
+    if (!watch->last) /* after it, the end of the call may be lost with the connection */
+        return status != PD_OK ? status
+                               : pd_fail(error, PD_CLOSED,
+                                         "the worker ended the call without having left");
     if (!pd_connection_wait_gone(connection))
         return pd_fail(error, PD_TIMEOUT,
                        "the worker has nothing left, but its port is still open");

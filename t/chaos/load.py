@@ -46,6 +46,7 @@ class Answer:
         self.kind, self.question = kind, question
         self.began, self.ended = time.monotonic(), None
         self.outcome, self.why, self.pause = None, "", 0.0
+        self.unseen = False      # its client may have left before nginx had read it
 
 
 class Client(threading.Thread):
@@ -105,10 +106,24 @@ class Client(threading.Thread):
         """Leaves in the middle, or ends a short answer like everybody."""
         return self.stream(answer, path, options, leave_after=self.rng.randrange(20))
 
+    def fickle(self, answer, path, options):
+        """Leaves before anything has come: with the request, while it waits, while its prompt is computed or handed over."""
+        stream = Stream(path, dict({"model": "smollm2", "ignore_eos": True}, **options), timeout=PATIENCE)
+        wait = self.rng.choice([0, self.rng.uniform(0, 0.02), self.rng.uniform(0, 0.5)])
+        answer.unseen = True
+        time.sleep(wait)
+        stream.leave(reset=self.rng.random() < 0.5)
+        time.sleep(0.2)
+        return None
+
     def package(self, answer, path, options):
         """The `openai` package, as a person would use it."""
-        options = dict(options, model="smollm2", stream=True, extra_body={"ignore_eos": True})
+        options = dict(options, model="smollm2", extra_body={"ignore_eos": True})
         ask = self.openai.completions.create if path == "/completions" else self.openai.chat.completions.create
+        if self.rng.random() < 0.3:
+            choice = ask(**options).choices[0]
+            return choice.text if path == "/completions" else choice.message.content
+        options["stream"] = True
         text, last = "", None
         for event in ask(**options):
             now = time.monotonic()
@@ -122,7 +137,7 @@ class Client(threading.Thread):
 class Load:
     """The clients together, and what became of all that they asked."""
 
-    KINDS = ("stream", "plain", "package", "stream", "leaver")
+    KINDS = ("stream", "plain", "package", "stream", "leaver", "fickle")
 
     def __init__(self, seed, clients):
         self.reference = [whole(*question) for question in ASKED]
@@ -142,6 +157,12 @@ class Load:
             answer.ended = time.monotonic()
             self.running.discard(answer)
             self.answers.append(answer)
+
+    def sent(self):
+        return len(self.reference) + len(self.answers)
+
+    def may_be_lost(self):
+        return sum(answer.unseen for answer in self.answers)
 
     def settle(self):
         """Waits until all that runs now has ended, so that no request is there at two faults."""

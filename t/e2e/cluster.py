@@ -4,6 +4,7 @@ import glob
 import http.client
 import json
 import os
+import re
 import socket
 import sys
 import time
@@ -74,19 +75,49 @@ def workers():
     return sorted(os.path.basename(path)[:-5] for path in glob.glob(f"{DIR}/*.port"))
 
 
+def text_file(name):
+    with open(f"{DIR}/{name}") as file:
+        return file.read().strip()
+
+
+def address(name):
+    """HOST:PORT where the worker listens, as nginx names it."""
+    return f"{text_file(name + '.host')}:{text_file(name + '.port')}"
+
+
 def stats(name):
     """What the worker says of itself (StatsReply)."""
-    with open(f"{DIR}/{name}.port") as file:
-        port = file.read().strip()
-    with grpc.insecure_channel(f"127.0.0.1:{port}", options=CHANNEL) as channel:
+    with grpc.insecure_channel(address(name), options=CHANNEL) as channel:
         call = channel.unary_unary("/pd.v1.Worker/Stats", request_serializer=lambda m: m.SerializeToString(),
                                    response_deserializer=pd.StatsReply.FromString)
         return call(pd.StatsRequest(), timeout=PATIENCE)
 
 
 def pid(name):
-    with open(f"{DIR}/{name}.pid") as file:
-        return int(file.read())
+    return int(text_file(f"{name}.pid"))
+
+
+def metrics():
+    """nginx's counters: {(name, ((label, value), ...)): number}."""
+    connection = http.client.HTTPConnection(URL.hostname, URL.port, timeout=PATIENCE)
+    try:
+        connection.request("GET", "/metrics")
+        text = connection.getresponse().read().decode()
+    finally:
+        connection.close()
+    found = {}
+    for line in text.splitlines():
+        if sample := re.fullmatch(r"(\w+)(?:\{(.*)\})? (\d+)", line):
+            labels = tuple(re.findall(r'(\w+)="([^"]*)"', sample[2] or ""))
+            found[sample[1], labels] = int(sample[3])
+    return found
+
+
+def metric(name, seen=None, **labels):
+    """The sum of a family's samples that have these labels."""
+    seen = metrics() if seen is None else seen
+    return sum(value for (family, have), value in seen.items()
+               if family == name and all((key, wanted) in have for key, wanted in labels.items()))
 
 
 def at_rest(names=None):

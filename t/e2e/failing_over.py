@@ -118,7 +118,7 @@ def lose(worker, harm):
 def healed(worker):
     log = Log()
     worker.start()
-    log.wait(f'attached to worker "127.0.0.1:{worker.port}"')
+    log.wait(f'attached to worker "{worker.address}"')
     wait_at_rest()
 
 
@@ -138,11 +138,11 @@ def a_stopped_worker_is_found_out():
 
     def harm(it):
         it.stop()
-        seconds.append(log.wait(f'lost worker "127.0.0.1:{it.port}"', 30))
+        seconds.append(log.wait(f'lost worker "{it.address}"', 30))
 
     lose(worker, harm)
     worker.go_on()
-    log.wait(f'attached to worker "127.0.0.1:{worker.port}"')
+    log.wait(f'attached to worker "{worker.address}"')
     wait_at_rest()
     assert seconds[0] < 7, seconds
 

@@ -2,13 +2,12 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cluster import DIR, PATIENCE, pid  # noqa: E402
+from cluster import DIR, PATIENCE, address, pid, text_file  # noqa: E402
 
 
 class Worker:
@@ -18,9 +17,12 @@ class Worker:
         self.name = name
         with open(f"/proc/{pid(name)}/cmdline", "rb") as file:
             self.command = [word.decode() for word in file.read().split(b"\0")[:-1]]
-        with open(f"{DIR}/{name}.port") as file:
-            self.port = int(file.read())
+        self.host, self.port = text_file(f"{name}.host"), int(text_file(f"{name}.port"))
+        self.address = address(name)
+        self.port_file = f"{DIR}/{name}.port"
         self.command[self.command.index("--port") + 1] = str(self.port)
+        if self.host != "127.0.0.1":
+            self.command = ["nsenter", f"--net=/run/netns/{name}"] + self.command
         self.child = None   # of this process, from the first restart on
 
     def signal(self, number):
@@ -49,21 +51,19 @@ class Worker:
 
     def start(self):
         """Starts it again, as it was; returns at once."""
+        os.unlink(self.port_file)
         with open(f"{DIR}/{self.name}.log", "ab") as log:
             self.child = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         with open(f"{DIR}/{self.name}.pid", "w") as file:
             file.write(f"{self.child.pid}\n")
 
-    def wait_listening(self, patience=PATIENCE):
+    def wait_ready(self, patience=PATIENCE):
+        """It serves: it has written its port file."""
         deadline = time.monotonic() + patience
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-                return
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise AssertionError(f"{self.name} does not listen")
-                time.sleep(0.02)
+        while not os.path.exists(self.port_file):
+            if time.monotonic() > deadline or self.child.poll() is not None:
+                raise AssertionError(f"{self.name} does not become ready")
+            time.sleep(0.01)
 
     def end(self):
         """Ends what this process has started: t/cluster only knows the first ones."""
@@ -87,10 +87,10 @@ def alive(number):
 
 
 class Log:
-    """nginx's error log, read on from where it was."""
+    """A log, nginx's own if none is named, read on from where it was."""
 
-    def __init__(self):
-        self.path = f"{DIR}/error.log"
+    def __init__(self, name="error.log"):
+        self.path = f"{DIR}/{name}"
         self.at = os.path.getsize(self.path)
 
     def wait(self, text, patience=PATIENCE):
@@ -102,5 +102,5 @@ class Log:
                 if text in file.read():
                     return time.monotonic() - start
             if time.monotonic() - start > patience:
-                raise AssertionError(f"nginx did not log \"{text}\" within {patience} s")
+                raise AssertionError(f"{self.path} did not say \"{text}\" within {patience} s")
             time.sleep(0.01)
