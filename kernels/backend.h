@@ -33,10 +33,15 @@ struct pd_steps {
     uint32_t mark;
 };
 
+/* Ranks that compute one model together; itself a device, which the engine drives (group.c). */
+struct pd_group;
+
 struct pd_device {
     const struct pd_backend *backend;
-    struct pd_device_options options;
+    struct pd_device_options options; /* of a rank and of a device that is no group, ranks is 1 */
     struct pd_steps steps;
+    struct pd_group *group; /* that this device is a rank of, or NULL */
+    int rank;
     pthread_mutex_t lock; /* objects and error: weights are made by several threads */
     struct pd_object *objects;
     char error[PD_DEVICE_ERROR];
@@ -80,13 +85,19 @@ enum pd_op_kind {
     PD_OP_GATHER,
     PD_OP_SAMPLE,
     PD_OP_READ,
+    PD_OP_ALLREDUCE, /* only in groups: the other operators of a rank are its own */
+    PD_OP_ALLGATHER,
     PD_OP_COUNT
 };
 
 struct pd_op {
     enum pd_op_kind kind;
     bool rows_are_samples;
-    enum pd_epilogue epilogue;       /* matmul */
+    /* matmul; allreduce: NONE or ADD, the sum over all ranks' `in` is stored or added */
+    enum pd_epilogue epilogue;
+    int slices;                      /* matmul: of its own columns, a power of two */
+    int first;                       /* embed: token of the weight's first row; where other ranks
+                                      * have the token's, out is 0 */
     struct pd_tensor in, out;        /* rope_store: `in` is rotated in place */
     const struct pd_weight *weight;  /* embed, rmsnorm, matmul */
     const struct pd_weight *bias;    /* matmul, or NULL */
@@ -107,7 +118,9 @@ struct pd_graph {
     int max_tokens, max_samples; /* what its tensors hold */
     int64_t kv_slots;            /* least blocks * block_size of its pools; INT64_MAX without one */
     struct pd_rope *ropes;
-    void *plan; /* the backend's, from graph_prepare to graph_release */
+    size_t partial_bytes;      /* of a rank: what waits to be reduced or gathered */
+    struct pd_buffer *partial; /* or NULL */
+    void *plan;                /* the backend's, from graph_prepare to graph_release */
 };
 
 /* One table per kind of device. Functions return a pd_kernel_status and describe a failure with
@@ -138,8 +151,34 @@ struct pd_backend {
     int (*history_write)(struct pd_device *device, int slot, int position, const int32_t *tokens,
                          int count);
     int (*fence)(struct pd_device *device);
-    const _Atomic uint64_t *(*progress)(const struct pd_device *device);
+    uint64_t (*progress)(const struct pd_device *device);
+
+    /* Makes what the ranks of a group, all of this kind, need to meet: group->meeting. NULL: devices of
+     * this kind form no groups. `abandon`: a rank has failed; those that wait for it go on, whatever they
+     * compute, so that the group can be drained and closed. */
+    int (*meet)(struct pd_group *group, char *error, size_t size);
+    void (*abandon)(struct pd_group *group);
+    void (*part)(struct pd_group *group); /* after all ranks have been drained, before they close */
 };
+
+struct pd_group {
+    struct pd_device device; /* the group as a device */
+    int ranks;
+    struct pd_device *rank[PD_RANKS_MAX];
+    void *meeting; /* the ranks' backend's */
+    void *steps;   /* memory of the group's descriptors */
+    bool lost;     /* a rank has failed: nothing runs any more */
+};
+
+/* group.c: opens options->ranks devices of options->kind as one. */
+int pd_group_open(const struct pd_backend *backend, const struct pd_device_options *options,
+                  struct pd_device **device, char *error, size_t size);
+
+/* The ranks that a rank computes with: 1 where there is no group. */
+static inline int pd_ranks_of(const struct pd_device *device)
+{
+    return device->group != NULL ? device->group->ranks : 1;
+}
 
 extern const struct pd_backend pd_backend_reference, pd_backend_cpu;
 
@@ -175,6 +214,10 @@ int pd_steps_init(struct pd_device *device, void *memory);
 /* PD_KERNEL_INVALID, with the reason noted, unless every index of `step` lies inside what the
  * device and the graph have. */
 int pd_step_check(struct pd_graph *graph, const struct pd_step *step);
+
+/* What the host fills, and what the device writes, from one descriptor to another of equal capacities. */
+void pd_step_copy_filled(const struct pd_step *from, struct pd_step *to, int block_size);
+void pd_step_copy_results(const struct pd_step *from, struct pd_step *to);
 
 /* ---- the KV pool's layout -------------------------------------------------------------------- */
 

@@ -67,6 +67,8 @@ static int check_options(const struct pd_device_options *options, char *error, s
     if (status == PD_KERNEL_OK)
         status = check_limit("block_size", options->block_size, 8, 32, error, size);
     if (status == PD_KERNEL_OK)
+        status = check_limit("ranks", options->ranks, 0, PD_RANKS_MAX, error, size);
+    if (status == PD_KERNEL_OK)
         status = check_limit("vocabulary", options->vocabulary, 1, LIMIT_VOCABULARY, error, size);
     return status;
 }
@@ -87,6 +89,8 @@ int pd_device_open(const struct pd_device_options *options, struct pd_device **d
         if (backends[i].backend == NULL)
             return refuse(error, size, PD_KERNEL_UNSUPPORTED,
                           "device kind \"%s\" is not built into this program", kind);
+        if (options->ranks > 1)
+            return pd_group_open(backends[i].backend, options, device, error, size);
         return backends[i].backend->open(options, device, error, size);
     }
     return refuse(error, size, PD_KERNEL_INVALID,
@@ -110,6 +114,7 @@ int pd_device_init(struct pd_device *device, const struct pd_backend *backend,
     device->options = *options;
     device->options.kind = backend->kind;
     device->options.isa = NULL; /* the caller's string may go away */
+    device->options.ranks = options->ranks > 1 ? options->ranks : 1;
     return pthread_mutex_init(&device->lock, NULL) == 0 ? PD_KERNEL_OK : PD_KERNEL_NO_MEMORY;
 }
 
@@ -356,7 +361,7 @@ int pd_fence_remote_writes(struct pd_device *device)
     return device->backend->fence(device);
 }
 
-const _Atomic uint64_t *pd_device_progress(const struct pd_device *device)
+uint64_t pd_device_progress(const struct pd_device *device)
 {
     return device->backend->progress(device);
 }

@@ -3,7 +3,10 @@
  * The first error sticks: later operators of the graph record nothing, and pd_graph_end returns it,
  * so that a caller may record a whole model and look once. Rotary angles depend on the step's
  * positions only, so the first pd_op_rope_store of a configuration also records the operator that
- * computes them for the whole step. */
+ * computes them for the whole step.
+ *
+ * What a rank of a group computes for all is recorded as two: a product (or the embedding) into a tensor
+ * of the graph's own, and the operator in which the ranks meet. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -12,7 +15,7 @@
 
 #include "kernels/backend.h"
 
-enum { LIMIT_OPS = 1 << 20, LIMIT_HEAD_DIM = 512, LIMIT_HEADS = 4096 };
+enum { LIMIT_OPS = 1 << 20, LIMIT_HEAD_DIM = 512, LIMIT_HEADS = 4096, SLICE_UNIT = 32 };
 
 static int refuse(struct pd_graph *graph, int status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -46,6 +49,8 @@ static void release_graph(struct pd_object *object)
         pd_buffer_unmake(rope->table.buffer);
         free(rope);
     }
+    if (graph->partial != NULL)
+        pd_buffer_unmake(graph->partial);
     free(graph->ops);
     free(graph);
 }
@@ -64,10 +69,14 @@ int pd_graph_begin(struct pd_device *device, struct pd_graph **out)
     return PD_KERNEL_OK;
 }
 
+static int make_partial(struct pd_graph *graph);
+
 int pd_graph_end(struct pd_graph *graph)
 {
     if (graph->ended)
         return INVALID("a graph was ended twice");
+    if (graph->status == PD_KERNEL_OK)
+        graph->status = make_partial(graph);
     if (graph->status == PD_KERNEL_OK)
         graph->status = graph->object.device->backend->graph_prepare(graph);
     graph->ended = true;
@@ -152,21 +161,85 @@ static bool vector_of(const struct pd_weight *weight, int count)
            (weight->cols == 1 && weight->rows == count);
 }
 
+/* ---- groups ---------------------------------------------------------------------------------- */
+
+/* What a rank computes for all ranks goes through this tensor, one operator at a time. Its buffer is made
+ * when the graph is ended, as large as the largest. */
+static struct pd_tensor partial_of(struct pd_graph *graph, int rows, int cols)
+{
+    struct pd_tensor tensor = {.rows = rows, .cols = cols};
+
+    if (tensor_bytes(tensor) > graph->partial_bytes)
+        graph->partial_bytes = tensor_bytes(tensor);
+    return tensor;
+}
+
+static int append_collective(struct pd_graph *graph, enum pd_op_kind kind,
+                             enum pd_epilogue epilogue, struct pd_tensor partial,
+                             bool rows_are_samples, struct pd_tensor out)
+{
+    struct pd_op op = {.kind = kind,
+                       .in = partial,
+                       .out = out,
+                       .epilogue = epilogue,
+                       .rows_are_samples = rows_are_samples};
+
+    return append(graph, &op);
+}
+
+/* Gives the operators that name the partial tensor its buffer. */
+static int make_partial(struct pd_graph *graph)
+{
+    int status;
+
+    if (graph->partial_bytes == 0)
+        return PD_KERNEL_OK;
+    status = pd_buffer_make(graph->object.device, PD_BUFFER_ACTIVATION, graph->partial_bytes,
+                            &graph->partial);
+    for (int i = 0; status == PD_KERNEL_OK && i < graph->count; i++) {
+        struct pd_op *op = &graph->ops[i];
+
+        if (op->in.buffer == NULL && (op->kind == PD_OP_ALLREDUCE || op->kind == PD_OP_ALLGATHER))
+            op->in.buffer = graph->partial;
+        if (op->out.buffer == NULL && (op->kind == PD_OP_EMBED || op->kind == PD_OP_MATMUL))
+            op->out.buffer = graph->partial;
+    }
+    return status;
+}
+
 /* ---- operators ------------------------------------------------------------------------------- */
+
+/* Rows of `count` that are this rank's. */
+static int own_share(const struct pd_device *device, int count)
+{
+    int ranks = pd_ranks_of(device);
+
+    return pd_share_first(count, device->rank + 1, ranks) -
+           pd_share_first(count, device->rank, ranks);
+}
 
 int pd_op_embed(struct pd_graph *graph, const struct pd_weight *weight, struct pd_tensor out)
 {
-    struct pd_op op = {.kind = PD_OP_EMBED, .weight = weight, .out = out};
+    const struct pd_device *device = graph->object.device;
+    int vocabulary = device->options.vocabulary;
+    struct pd_op op = {.kind = PD_OP_EMBED,
+                       .weight = weight,
+                       .out = out,
+                       .first = pd_share_first(vocabulary, device->rank, pd_ranks_of(device))};
 
     if (graph->status != PD_KERNEL_OK)
         return graph->status;
-    if (!weight->embedding || weight->rows < graph->object.device->options.vocabulary)
+    if (!weight->embedding || weight->rows < own_share(device, vocabulary))
         return INVALID("embed: a weight of %d rows for a vocabulary of %d, %s for embedding",
-                       weight->rows, graph->object.device->options.vocabulary,
+                       weight->rows, own_share(device, vocabulary),
                        weight->embedding ? "made" : "not made");
     if (check_tensor(graph, "embed", out, weight->cols, false) != PD_KERNEL_OK)
         return graph->status;
-    return append(graph, &op);
+    if (device->group == NULL)
+        return append(graph, &op);
+    op.out = partial_of(graph, out.rows, out.cols);
+    append(graph, &op);
+    return append_collective(graph, PD_OP_ALLREDUCE, PD_EPILOGUE_NONE, op.out, false, out);
 }
 
 int pd_op_rmsnorm(struct pd_graph *graph, struct pd_tensor x, const struct pd_weight *weight,
@@ -199,6 +272,7 @@ int pd_op_matmul(struct pd_graph *graph, const struct pd_weight *weight, struct 
                        .weight = weight,
                        .bias = bias,
                        .epilogue = epilogue,
+                       .slices = 1,
                        .rows_are_samples = rows_are_samples};
     bool swiglu = epilogue == PD_EPILOGUE_SWIGLU;
 
@@ -215,6 +289,64 @@ int pd_op_matmul(struct pd_graph *graph, const struct pd_weight *weight, struct 
                    rows_are_samples) != PD_KERNEL_OK)
         return graph->status;
     return append(graph, &op);
+}
+
+int pd_op_matmul_reduce(struct pd_graph *graph, const struct pd_weight *weight, struct pd_tensor x,
+                        int slices, struct pd_tensor out)
+{
+    const struct pd_device *device = graph->object.device;
+    int ranks = pd_ranks_of(device);
+    struct pd_op op = {.kind = PD_OP_MATMUL,
+                       .in = x,
+                       .out = out,
+                       .weight = weight,
+                       .slices = slices % ranks == 0 ? slices / ranks : 1,
+                       .epilogue = PD_EPILOGUE_ADD};
+
+    if (graph->status != PD_KERNEL_OK)
+        return graph->status;
+    if (slices < 1 || slices > PD_SLICES_MAX || (slices & (slices - 1)) != 0 ||
+        (op.slices > 1 && weight->cols % (SLICE_UNIT * op.slices) != 0))
+        return INVALID("matmul_reduce: %d columns on each of %d ranks, in %d slices", weight->cols,
+                       ranks, slices);
+    if (weight->layout != PD_WEIGHT_ROWS || weight->rows < 2)
+        return INVALID("matmul_reduce: a weight of gate and up, or of one row");
+    if (check_pair(graph, "matmul_reduce", x, weight->cols, out, weight->rows, false) !=
+        PD_KERNEL_OK)
+        return graph->status;
+    if (device->group == NULL)
+        return append(graph, &op);
+    op.out = partial_of(graph, out.rows, out.cols);
+    op.epilogue = PD_EPILOGUE_NONE;
+    append(graph, &op);
+    return append_collective(graph, PD_OP_ALLREDUCE, PD_EPILOGUE_ADD, op.out, false, out);
+}
+
+int pd_op_matmul_gather(struct pd_graph *graph, const struct pd_weight *weight, struct pd_tensor x,
+                        bool rows_are_samples, struct pd_tensor out)
+{
+    const struct pd_device *device = graph->object.device;
+    struct pd_op op = {.kind = PD_OP_MATMUL,
+                       .in = x,
+                       .weight = weight,
+                       .slices = 1,
+                       .rows_are_samples = rows_are_samples};
+
+    if (device->group == NULL)
+        return pd_op_matmul(graph, weight, x, NULL, PD_EPILOGUE_NONE, rows_are_samples, out);
+    if (graph->status != PD_KERNEL_OK)
+        return graph->status;
+    if (weight->layout != PD_WEIGHT_ROWS || weight->rows < 2 ||
+        weight->rows != own_share(device, out.cols))
+        return INVALID("matmul_gather: a weight of %d rows for a share of %d", weight->rows,
+                       own_share(device, out.cols));
+    if (check_pair(graph, "matmul_gather", x, weight->cols, out, out.cols, rows_are_samples) !=
+        PD_KERNEL_OK)
+        return graph->status;
+    op.out = partial_of(graph, out.rows, weight->rows);
+    append(graph, &op);
+    return append_collective(graph, PD_OP_ALLGATHER, PD_EPILOGUE_NONE, op.out, rows_are_samples,
+                             out);
 }
 
 static int check_attention(struct pd_graph *graph, const char *op, struct pd_tensor qkv,
@@ -377,13 +509,4 @@ int pd_op_read(struct pd_graph *graph, struct pd_tensor x, bool rows_are_samples
     if (check_tensor(graph, "read", x, x.cols, rows_are_samples) != PD_KERNEL_OK)
         return graph->status;
     return append(graph, &op);
-}
-
-int pd_op_allreduce(struct pd_graph *graph, struct pd_group *group, struct pd_tensor x)
-{
-    if (graph->status != PD_KERNEL_OK)
-        return graph->status;
-    if (group != NULL)
-        return refuse(graph, PD_KERNEL_UNSUPPORTED, "allreduce: this device joins no group");
-    return check_tensor(graph, "allreduce", x, x.cols, false);
 }

@@ -92,8 +92,8 @@ static int allocate_shared(struct pd_buffer *buffer)
         return pd_device_fail(buffer->object.device, PD_KERNEL_NO_MEMORY,
                               "cannot reserve a KV pool of %zu bytes: %s", asked, strerror(errno));
     madvise(buffer->host, buffer->bytes, MADV_HUGEPAGE); /* a wish */
-    buffer->pages =
-        pd_pages_watch(buffer->host, buffer->bytes, pd_host_progress(buffer->object.device));
+    buffer->pages = pd_pages_watch(buffer->host, buffer->bytes,
+                                   &((const struct pd_host *)buffer->object.device)->progress);
     return PD_KERNEL_OK;
 }
 
@@ -132,7 +132,7 @@ void pd_host_memory(struct pd_device_info *info)
 /* ---- the executor ---------------------------------------------------------------------------- */
 
 /* Every thread of the team walks the list. A publish needs no barrier: what it tells of is behind
- * the barrier before it, and nothing reads what it writes. */
+ * the barrier before it, and nothing reads what it writes. Ranks that meet have one of their own. */
 static void run_operators(void *context, int thread)
 {
     const struct pd_host_run *run = context;
@@ -149,7 +149,8 @@ static void run_operators(void *context, int thread)
             continue;
         }
         host->operators[op->kind](run, op, thread);
-        pd_team_barrier(host->team);
+        if (op->kind != PD_OP_ALLREDUCE && op->kind != PD_OP_ALLGATHER)
+            pd_team_barrier(host->team);
     }
 }
 
@@ -321,9 +322,9 @@ int pd_host_fence(struct pd_device *device)
     return PD_KERNEL_OK;
 }
 
-const _Atomic uint64_t *pd_host_progress(const struct pd_device *device)
+uint64_t pd_host_progress(const struct pd_device *device)
 {
-    return &((const struct pd_host *)device)->progress;
+    return atomic_load_explicit(&((const struct pd_host *)device)->progress, memory_order_acquire);
 }
 
 /* ---- open and close -------------------------------------------------------------------------- */

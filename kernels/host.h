@@ -9,6 +9,8 @@
 #ifndef PD_HOST_H
 #define PD_HOST_H
 
+#include <stdatomic.h>
+
 #include "kernels/backend.h"
 #include "kernels/team.h"
 
@@ -66,8 +68,14 @@ void pd_host_drain(struct pd_device *device);
 int pd_host_history_write(struct pd_device *device, int slot, int position, const int32_t *tokens,
                           int count);
 int pd_host_fence(struct pd_device *device);
-const _Atomic uint64_t *pd_host_progress(const struct pd_device *device);
+uint64_t pd_host_progress(const struct pd_device *device);
+int pd_host_meet(struct pd_group *group, char *error, size_t size);
+void pd_host_abandon(struct pd_group *group);
+void pd_host_part(struct pd_group *group);
 void pd_host_memory(struct pd_device_info *info);
+
+/* The operators of a group, the same for every host backend too (collect.c). */
+pd_host_operator pd_host_allreduce, pd_host_allgather;
 
 /* Memory for vectors: zeroed, on a page, huge pages where the system has them, and readable for 64
  * bytes past its end. NULL if there is none. Freed with the same size. */

@@ -30,14 +30,17 @@
  * Errors. Functions return 0 or a negative PD_KERNEL_ code; pd_device_error() says which call,
  * which shapes, which device. After PD_KERNEL_LOST the device is gone for this process.
  *
+ * Ranks. A device may be a group of equal devices that compute one model together (tensor
+ * parallelism): steps, launches, waits, histories and progress are the group's; buffers, weights and
+ * recorded graphs are each rank's. A device that is no group is its own only rank, so that one
+ * piece of code serves both. What rank r of n has of `count` heads, rows or columns are those from
+ * pd_share_first(count, r, n) to below pd_share_first(count, r + 1, n).
+ *
  * Threads. One thread (the engine's) makes all calls, except pd_device_progress and the memory of
  * an export, which any thread may read. */
 #ifndef PD_KERNELS_H
 #define PD_KERNELS_H
 
-#ifndef __cplusplus /* which has no _Atomic; CUDA sources read this file too */
-#include <stdatomic.h>
-#endif
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -56,6 +59,8 @@ enum pd_kernel_status {
 
 struct pd_device;
 
+enum { PD_RANKS_MAX = 8, PD_SLICES_MAX = 8 };
+
 /* What a product with quantised weights takes of x; weights of plain numbers always take f32. */
 enum pd_precision {
     PD_PRECISION_F32,
@@ -65,15 +70,17 @@ enum pd_precision {
 
 struct pd_device_options {
     const char *kind; /* "cpu", "reference" (plain loops, for tests), "cuda" */
-    int threads;      /* cpu: size of the team; 0: one per core this process may use */
+    int threads;      /* cpu: size of the team, of a group: of all ranks' teams together; 0: one per
+                       * core this process may use */
     const char *isa; /* cpu: "auto", "baseline", "avx2", "avx512", "vnni", "amx": highest allowed */
     enum pd_precision precision; /* cpu, reference */
-    int ordinal;                 /* cuda: which GPU */
-    bool eager; /* cuda: launch every operator by itself, do not replay recorded steps */
-    int max_tokens;              /* most tokens in one step */
-    int max_seqs;                /* most sequences in one step; also the number of slots */
-    int max_model_len;           /* longest sequence, tokens */
-    int block_size;              /* tokens in a KV block: 8..32 */
+    int ordinal;                 /* cuda: which GPU; of a group: rank 0's, the others follow */
+    int ranks;                   /* devices of the group; 0 or 1: no group; at most PD_RANKS_MAX */
+    bool eager;        /* cuda: launch every operator by itself, do not replay recorded steps */
+    int max_tokens;    /* most tokens in one step */
+    int max_seqs;      /* most sequences in one step; also the number of slots */
+    int max_model_len; /* longest sequence, tokens */
+    int block_size;    /* tokens in a KV block: 8..32 */
     int vocabulary;
 };
 
@@ -81,7 +88,10 @@ struct pd_device_info {
     char name[96];     /* for people */
     char numerics[96]; /* equal strings compute equal bits */
     int threads;
-    uint64_t memory_total, memory_free; /* bytes, as the device sees them now */
+    /* A group computes the bits of one device wherever the slices of pd_op_matmul_reduce divide
+     * among its ranks. */
+    bool ranks_are_exact;
+    uint64_t memory_total, memory_free; /* bytes, as the device sees them now; of rank 0 */
 };
 
 /* Opens a device. On failure *device is NULL and `error` (of `size` bytes) has one line for people.
@@ -96,6 +106,16 @@ void pd_device_describe(const struct pd_device *device, struct pd_device_info *i
 
 /* What the last failing call on this device was; "" if none failed. */
 const char *pd_device_error(const struct pd_device *device);
+
+/* How many ranks compute a step, 1 for a device that is no group; and rank r of them, owned by the
+ * group: where buffers, weights and graphs are made. A rank that fails loses the whole group. */
+int pd_device_ranks(const struct pd_device *device);
+struct pd_device *pd_device_rank(struct pd_device *device, int rank);
+
+static inline int pd_share_first(int count, int rank, int ranks)
+{
+    return (int)((int64_t)count * rank / ranks);
+}
 
 /* ---- buffers --------------------------------------------------------------------------------- */
 
@@ -291,17 +311,20 @@ int pd_graph_begin(struct pd_device *device, struct pd_graph **graph);
 int pd_graph_end(struct pd_graph *graph); /* the first error of the operators recorded in it */
 void pd_graph_destroy(struct pd_graph *graph);
 
+/* The step of a group: `graphs` has one that was ended on each rank, all with the same operators, and
+ * stays with the ranks. A device that is no group has nothing to join: its own graph is the result. */
+int pd_graph_join(struct pd_device *device, struct pd_graph *const *graphs,
+                  struct pd_graph **graph);
+
 /* Enqueues one step and returns. The descriptor belongs to the device until pd_step_wait. */
 int pd_graph_launch(struct pd_graph *graph, struct pd_step *step);
 
 /* Waits until step `number` has run. PD_KERNEL_TIMEOUT after timeout_ms (< 0: no limit). */
 int pd_step_wait(struct pd_device *device, uint64_t number, int timeout_ms);
 
-#ifndef __cplusplus
-/* The device's progress word: step number << 16 | published layers, written in queue order by
- * pd_op_publish with release semantics. Any thread, valid until close. */
-const _Atomic uint64_t *pd_device_progress(const struct pd_device *device);
-#endif
+/* The device's progress: step number << 16 | published layers, written in queue order by
+ * pd_op_publish, read with acquire semantics. Of a group: the least of its ranks'. Any thread. */
+uint64_t pd_device_progress(const struct pd_device *device);
 
 /* Before the first launch that reads KV which somebody else wrote into the exported memory: makes
  * those bytes visible to later launches. */
@@ -313,7 +336,8 @@ int pd_fence_remote_writes(struct pd_device *device);
  * checked when recorded; an error makes pd_graph_end fail and pd_device_error name the operator. */
 
 /* out[t] = weight row of token t (scaled by 1); writes token into its slot's history at
- * position[t]. out [T, cols] */
+ * position[t]. out [T, cols]. Of a group, each rank's weight has its share of the vocabulary's rows,
+ * and every rank gets all of out. */
 int pd_op_embed(struct pd_graph *graph, const struct pd_weight *weight, struct pd_tensor out);
 
 /* out[t] = x[t] / sqrt(mean(x[t]^2) + eps) * weight. weight: 1 row of cols. x, out [T, cols] (or
@@ -333,6 +357,25 @@ enum pd_epilogue {
 int pd_op_matmul(struct pd_graph *graph, const struct pd_weight *weight, struct pd_tensor x,
                  const struct pd_weight *bias, enum pd_epilogue epilogue, bool rows_are_samples,
                  struct pd_tensor out);
+
+/* The row-parallel product: out[t][r] += sum_k W[r][k] x[t][k]. Of a group, each rank has its share of
+ * the columns, and out, on every rank, gets the sum of all.
+ *
+ *     columns   |   0   |   1   |   2   |   3   |      slices = 4, a power of two
+ *     sums           \_______/       \_______/         each slice from zero, then in a tree
+ *                        \_______________/
+ *
+ * `slices` is what the columns of all ranks together are cut into: a property of the model, so that
+ * ranks that hold whole slices, a power of two of them, compute the very sums of a device that holds all.
+ * More than one need 32 columns or a multiple each; they are 1 (and the bits the group's own) where they do
+ * not divide among the ranks. */
+int pd_op_matmul_reduce(struct pd_graph *graph, const struct pd_weight *weight, struct pd_tensor x,
+                        int slices, struct pd_tensor out);
+
+/* The column-parallel product whose result all need: out[t][r] = sum_k W[r][k] x[t][k]. Of a group, each
+ * rank has its share of the rows of W, and every rank gets all of out. */
+int pd_op_matmul_gather(struct pd_graph *graph, const struct pd_weight *weight, struct pd_tensor x,
+                        bool rows_are_samples, struct pd_tensor out);
 
 enum pd_rope_style {
     PD_ROPE_HALF,        /* pairs (i, i + dim/2): safetensors, GGUF qwen */
@@ -372,16 +415,12 @@ int pd_op_publish(struct pd_graph *graph, int layers);
 int pd_op_gather(struct pd_graph *graph, struct pd_tensor x, struct pd_tensor out);
 
 /* One token per row of logits [S, vocabulary], see pd_sample_params; fills step->sampled and the
- * slots' last tokens. Random numbers: Philox4x32-10, key = seed, counter = (draw, 0, 0, 0). */
+ * slots' last tokens. Random numbers: Philox4x32-10, key = seed, counter = (draw, 0, 0, 0). Of a group, every
+ * rank draws the same token from the same logits, and no rank waits to be told. */
 int pd_op_sample(struct pd_graph *graph, struct pd_tensor logits);
 
 /* Copies f32 rows to pinned memory: for tests and for logits that a caller asked for. */
 int pd_op_read(struct pd_graph *graph, struct pd_tensor x, bool rows_are_samples,
                struct pd_buffer *pinned);
-
-/* Sums x over the ranks of a tensor-parallel group, in the fixed order of ranks. A group of one is
- * the identity and records nothing: NULL stands for it. x [T, cols], in place. */
-struct pd_group;
-int pd_op_allreduce(struct pd_graph *graph, struct pd_group *group, struct pd_tensor x);
 
 #endif

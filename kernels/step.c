@@ -76,6 +76,55 @@ int pd_steps_init(struct pd_device *device, void *memory)
     return PD_KERNEL_OK;
 }
 
+#define COPY(member, count) memcpy(to->member, from->member, (size_t)(count) * sizeof(*to->member))
+
+/* Only what is in use: the tables' and pools' capacities are many times that. */
+void pd_step_copy_filled(const struct pd_step *from, struct pd_step *to, int block_size)
+{
+    int biases = 0, banned = 0;
+
+    to->tokens = from->tokens;
+    to->sequences = from->sequences;
+    to->samples = from->samples;
+    COPY(token, from->tokens);
+    COPY(position, from->tokens);
+    COPY(sequence, from->tokens);
+    COPY(kv_slot, from->tokens);
+    COPY(slot, from->sequences);
+    COPY(first, from->sequences);
+    COPY(length, from->sequences);
+    COPY(context, from->sequences);
+    for (int s = 0; s < from->sequences; s++) {
+        size_t at = (size_t)s * (size_t)from->max_blocks;
+
+        memcpy(to->blocks + at, from->blocks + at,
+               (size_t)((from->context[s] + block_size - 1) / block_size) * sizeof(*to->blocks));
+    }
+    COPY(sample_row, from->samples);
+    COPY(sample_slot, from->samples);
+    COPY(sample, from->samples);
+    for (int i = 0; i < from->samples; i++) {
+        const struct pd_sample_params *params = &from->sample[i];
+
+        if (params->bias_first + params->bias_count > biases)
+            biases = params->bias_first + params->bias_count;
+        if (params->banned_first + params->banned_count > banned)
+            banned = params->banned_first + params->banned_count;
+    }
+    COPY(bias_token, biases);
+    COPY(bias_value, biases);
+    COPY(banned, banned);
+}
+
+void pd_step_copy_results(const struct pd_step *from, struct pd_step *to)
+{
+    COPY(sampled, from->samples);
+    COPY(sampled_logprob, from->samples);
+    COPY(top_token, from->samples * PD_TOP_MAX);
+    COPY(top_logprob, from->samples * PD_TOP_MAX);
+    COPY(sample_fault, from->samples);
+}
+
 int pd_step_acquire(struct pd_device *device, struct pd_step **out)
 {
     struct pd_steps *steps = &device->steps;

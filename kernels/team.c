@@ -1,35 +1,17 @@
-/* The barrier counts arrivals; the last one starts a new phase and wakes whoever sleeps on the
- * phase word. `arrived` and `phase` lie in lines of their own: arrivals do not disturb those who
- * spin.
- *
- * Why no wakeup is lost: a sleeper adds itself to `sleepers` and then lets the kernel compare
- * `phase`; the last arrival changes `phase` and then reads `sleepers`. Both are sequentially
- * consistent, so one of them sees the other. */
-#include <limits.h>
-#include <linux/futex.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdlib.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
+#include "kernels/barrier.h"
 #include "kernels/team.h"
 
-/* Some tens of microseconds: longer than the gap between operators, shorter than a scheduler's
- * slice. */
-enum { SPINS = 1000, LINE = 64 };
-
 struct pd_team {
-    _Alignas(LINE) atomic_uint phase;
-    atomic_uint sleepers;
-    _Alignas(LINE) atomic_uint arrived;
-    _Alignas(LINE)
+    struct pd_barrier barrier;
+    _Alignas(PD_BARRIER_LINE)
         pd_team_job *job; /* NULL: the threads end. Written before a barrier, read after it */
     void *context;
-    unsigned threads;
     pthread_t *members; /* [threads - 1] */
 };
 
@@ -38,38 +20,9 @@ struct member {
     int thread;
 };
 
-static void relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#endif
-}
-
-static void sleep_while(struct pd_team *team, unsigned phase)
-{
-    atomic_fetch_add(&team->sleepers, 1);
-    while (atomic_load(&team->phase) == phase)
-        syscall(SYS_futex, &team->phase, FUTEX_WAIT_PRIVATE, phase, NULL, NULL, 0);
-    atomic_fetch_sub(&team->sleepers, 1);
-}
-
 void pd_team_barrier(struct pd_team *team)
 {
-    unsigned phase = atomic_load(&team->phase);
-
-    if (atomic_fetch_add(&team->arrived, 1) == team->threads - 1) {
-        atomic_store_explicit(&team->arrived, 0, memory_order_relaxed);
-        atomic_store(&team->phase, phase + 1);
-        if (atomic_load(&team->sleepers) != 0)
-            syscall(SYS_futex, &team->phase, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
-        return;
-    }
-    for (int i = 0; i < SPINS; i++) {
-        if (atomic_load_explicit(&team->phase, memory_order_acquire) != phase)
-            return;
-        relax();
-    }
-    sleep_while(team, phase);
+    pd_barrier_wait(&team->barrier);
 }
 
 static void *member_main(void *argument)
@@ -120,7 +73,7 @@ static bool start_member(struct pd_team *team, int thread)
  */
 static void end_members(struct pd_team *team, unsigned started)
 {
-    atomic_fetch_add(&team->arrived, team->threads - 1 - started);
+    pd_barrier_excuse(&team->barrier, team->barrier.threads - 1 - started);
     pd_team_run(team, NULL, NULL);
     for (unsigned i = 0; i < started; i++)
         pthread_join(team->members[i], NULL);
@@ -128,11 +81,12 @@ static void end_members(struct pd_team *team, unsigned started)
 
 struct pd_team *pd_team_create(int threads)
 {
-    struct pd_team *team = aligned_alloc(LINE, (sizeof(*team) + LINE - 1) / LINE * LINE);
+    struct pd_team *team = aligned_alloc(_Alignof(struct pd_team), sizeof(*team));
 
     if (team == NULL)
         return NULL;
-    *team = (struct pd_team){.threads = (unsigned)threads};
+    *team = (struct pd_team){.members = NULL};
+    pd_barrier_init(&team->barrier, (unsigned)threads);
     team->members = calloc((size_t)threads, sizeof(*team->members));
     for (int i = 1; team->members != NULL && i < threads; i++) {
         if (!start_member(team, i)) {
@@ -150,12 +104,12 @@ struct pd_team *pd_team_create(int threads)
 
 void pd_team_destroy(struct pd_team *team)
 {
-    end_members(team, team->threads - 1);
+    end_members(team, team->barrier.threads - 1);
     free(team->members);
     free(team);
 }
 
 int pd_team_threads(const struct pd_team *team)
 {
-    return (int)team->threads;
+    return (int)team->barrier.threads;
 }

@@ -2,11 +2,7 @@
  *
  *     thread 0 (the caller of pd_team_run)   job ──┬── barrier ──┬── ... ──┬── returns
  *     thread 1                               job ──┼── barrier ──┼── ... ──┼── sleeps
- *     thread 2                               job ──┴── barrier ──┴── ... ──┘
- *
- * A thread that waits first spins for a bounded time (operators of a small model are a few
- * microseconds apart), then sleeps in the kernel, so that a busy machine is not fought over by
- * threads that only wait. */
+ *     thread 2                               job ──┴── barrier ──┴── ... ──┘ */
 #ifndef PD_TEAM_H
 #define PD_TEAM_H
 

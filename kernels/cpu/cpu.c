@@ -21,6 +21,8 @@ static pd_host_operator *const operators[PD_OP_COUNT] = {
     [PD_OP_GATHER] = pd_cpu_gather,
     [PD_OP_SAMPLE] = pd_cpu_sample,
     [PD_OP_READ] = pd_cpu_read,
+    [PD_OP_ALLREDUCE] = pd_host_allreduce,
+    [PD_OP_ALLGATHER] = pd_host_allgather,
 };
 
 /* ---- paths ----------------------------------------------------------------------------------- */
@@ -163,9 +165,10 @@ static void cpu_describe(const struct pd_device *device, struct pd_device_info *
     const struct pd_cpu *cpu = (const struct pd_cpu *)device;
 
     snprintf(info->name, sizeof(info->name), "cpu, %s, %d threads", cpu->isa, cpu->host.threads);
-    snprintf(info->numerics, sizeof(info->numerics), "cpu/1 %s %s split=%d",
+    snprintf(info->numerics, sizeof(info->numerics), "cpu/2 %s %s split=%d",
              cpu->integer != NULL ? "int12" : "f32", cpu->path->numerics, PD_CPU_SPLIT);
     info->threads = cpu->host.threads;
+    info->ranks_are_exact = true;
     pd_host_memory(info);
 }
 
@@ -201,7 +204,7 @@ static void measure_matmul(const struct pd_cpu *cpu, const struct pd_op *op, int
         at_most(&plan->sums_floats, (size_t)rows * blocks);
         scratch += (size_t)cpu->path->direct_rows * blocks;
     }
-    at_most(&plan->scratch_floats, scratch + pd_cpu_product_scratch(rows));
+    at_most(&plan->scratch_floats, scratch + pd_cpu_product_scratch(rows, op->slices));
 }
 
 /* What operator `op` needs at most. */
@@ -290,4 +293,7 @@ const struct pd_backend pd_backend_cpu = {
     .history_write = pd_host_history_write,
     .fence = pd_host_fence,
     .progress = pd_host_progress,
+    .meet = pd_host_meet,
+    .abandon = pd_host_abandon,
+    .part = pd_host_part,
 };

@@ -79,6 +79,7 @@ void pd_cpu_matmul(const struct pd_host_run *run, const struct pd_op *op, int th
         .weight = (const struct pd_cpu_weight *)op->weight,
         .bias = pd_cpu_vector(op->bias),
         .epilogue = op->epilogue,
+        .slices = op->slices,
         .tokens = pd_host_rows(run, op),
         .integer = cpu->integer,
         .out = pd_host_floats(op->out),

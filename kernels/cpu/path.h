@@ -41,6 +41,7 @@ struct pd_cpu_product {
     const struct pd_cpu_weight *weight;
     const float *bias; /* [outputs; gate's, then up's], or NULL */
     enum pd_epilogue epilogue;
+    int slices; /* of the columns: pd_op_matmul_reduce */
     int tokens;
     /* Few tokens: rows of x and, if the weight has minimums, of their sums over blocks. Many: the
      * same packed: [stretch][tile][column][token], [stretch][tile][block][token]. sums is not NULL. */
@@ -140,9 +141,14 @@ static inline struct pd_cpu_rounded pd_cpu_rounded_in(float *memory, int tokens,
     return (struct pd_cpu_rounded){lines, (void *)(lines + count), (size_t)tokens};
 }
 
-static inline size_t pd_cpu_product_scratch(int tokens)
+/* Unpacked blocks, and sums: of the running slice and of those that wait for it in the tree. */
+static inline size_t pd_cpu_product_scratch(int tokens, int slices)
 {
-    return (size_t)PD_CPU_STRETCH * (8 * PANEL + PANEL * BLOCK) + (size_t)tokens * PANEL;
+    size_t sums = 1;
+
+    for (; slices > 1; slices /= 2)
+        sums++;
+    return (size_t)PD_CPU_STRETCH * (8 * PANEL + PANEL * BLOCK) + sums * (size_t)tokens * PANEL;
 }
 
 /* Tokens are cut into tiles of nearly equal size: tile i of `tiles` begins at pd_cpu_tile(i). */

@@ -115,42 +115,97 @@ static void put_swiglu(const struct pd_cpu_product *product, const float *acc, i
 
 /* ---- panels ---------------------------------------------------------------------------------- */
 
-static void multiply_few(const struct pd_cpu_product *product, const struct pd_cpu_segment *segment,
-                         const uint8_t *panel, float *acc)
-{
-    int cols = product->weight->weight.cols;
+/* One panel and some tokens: what is summed at a time. */
+struct work {
+    const struct pd_cpu_product *product;
+    const struct pd_cpu_segment *segment;
+    const uint8_t *panel;
+    int token, tokens;
+    bool rounded;
+    uint8_t *unpacked;
+};
 
-    direct[segment->form][product->tokens - 1](panel, cols, product->x, cols, product->sums,
-                                               (cols + BLOCK - 1) / BLOCK, acc);
+/* acc += panel * x over columns first .. end - 1, here and below. */
+static void multiply_few(const struct work *work, int first, int end, float *acc)
+{
+    const struct pd_cpu_product *product = work->product;
+    enum pd_form form = work->segment->form;
+    int cols = product->weight->weight.cols;
+    const float *sums = product->sums != NULL ? product->sums + first / BLOCK : NULL;
+
+    direct[form][work->tokens - 1](work->panel + (size_t)(first / BLOCK) * pd_form_bytes(form),
+                                   end - first, product->x + first, cols, sums,
+                                   (cols + BLOCK - 1) / BLOCK, acc);
 }
 
-/* A stretch of columns at a time: unpacked once, then used by every tile while it lies in L1. */
-static void multiply_many(const struct pd_cpu_product *product,
-                          const struct pd_cpu_segment *segment, const uint8_t *panel,
-                          uint8_t *unpacked, float *acc)
+/* Some columns of the stretch that begins at `stretch`: unpacked once, then used by every tile while they
+ * lie in L1. */
+static void multiply_stretch(const struct work *work, int stretch, int first, int end, float *acc)
 {
+    const struct pd_cpu_product *product = work->product;
+    enum pd_form own = work->segment->form;
+    int form = own == PD_FORM_F32 ? PD_FORM_F32 : unpacked_form(own);
     int tokens = product->tokens, tiles = pd_cpu_tiles(tokens, ROWS);
-    int cols = product->weight->weight.cols;
-    int form = segment->form == PD_FORM_F32 ? PD_FORM_F32 : unpacked_form(segment->form);
+    int columns = stretch_columns(product->weight->weight.cols, stretch),
+        count = (columns + BLOCK - 1) / BLOCK;
+    const uint8_t *block = work->panel + (size_t)(first / BLOCK) * pd_form_bytes(own);
+    const float *x = product->x + (size_t)stretch * (size_t)tokens;
+    const float *sums = product->sums + (size_t)(stretch / BLOCK) * (size_t)tokens;
 
-    for (int from = 0; from < cols; from += PD_CPU_STRETCH * BLOCK) {
-        int columns = stretch_columns(cols, from), count = (columns + BLOCK - 1) / BLOCK;
-        const uint8_t *block = panel + (size_t)(from / BLOCK) * pd_form_bytes(segment->form);
-        const float *x = product->x + (size_t)from * (size_t)tokens;
-        const float *sums = product->sums + (size_t)(from / BLOCK) * (size_t)tokens;
-
-        if (segment->form != PD_FORM_F32) {
-            unpack(segment->form, block, count, unpacked);
-            block = unpacked;
-        }
-        for (int i = 0; i < tiles; i++) {
-            int first = pd_cpu_tile(tokens, tiles, i),
-                n = pd_cpu_tile(tokens, tiles, i + 1) - first;
-
-            packed[form][n - 1](block, columns, x + first * columns, sums + first * count,
-                                acc + first * PANEL);
-        }
+    if (own != PD_FORM_F32) {
+        unpack(own, block, (end - first + BLOCK - 1) / BLOCK, work->unpacked);
+        block = work->unpacked;
     }
+    for (int i = 0; i < tiles; i++) {
+        int t = pd_cpu_tile(tokens, tiles, i), n = pd_cpu_tile(tokens, tiles, i + 1) - t;
+
+        packed[form][n - 1](block, end - first, x + t * columns + (first - stretch) * n,
+                            sums + t * count + (first - stretch) / BLOCK * n, acc + t * PANEL);
+    }
+}
+
+static void multiply_many(const struct work *work, int first, int end, float *acc)
+{
+    const int width = PD_CPU_STRETCH * BLOCK;
+
+    for (int stretch = first / width * width; stretch < end; stretch += width)
+        multiply_stretch(work, stretch, stretch < first ? first : stretch,
+                         stretch + width < end ? stretch + width : end, acc);
+}
+
+static void multiply_integers(const struct work *work, int first, int end, float *acc)
+{
+    const struct pd_cpu_product *product = work->product;
+    enum pd_form form = work->segment->form;
+    struct pd_cpu_rounded x = product->rounded;
+
+    x.lines += (size_t)(first / BLOCK) * x.stride;
+    x.scales += (size_t)(first / BLOCK) * x.stride;
+    product->integer->multiply(form, work->panel + (size_t)(first / BLOCK) * pd_form_bytes(form),
+                               (end - first + BLOCK - 1) / BLOCK, &x, work->token, work->tokens,
+                               acc);
+}
+
+/* acc = panel * x over columns first .. end - 1, in `slices` slices and a tree; behind acc there is room for
+ * the sums that wait. */
+static void sum_slices(const struct work *work, int first, int end, int slices, float *acc)
+{
+    int values = work->tokens * PANEL, middle = first + (end - first) / 2;
+
+    if (slices > 1) {
+        sum_slices(work, first, middle, slices / 2, acc);
+        sum_slices(work, middle, end, slices / 2, acc + values);
+        for (int i = 0; i < values; i += LANES)
+            lanes_store(acc + i, lanes_add(lanes_load(acc + i), lanes_load(acc + values + i)));
+        return;
+    }
+    memset(acc, 0, (size_t)values * sizeof(*acc));
+    if (work->rounded)
+        multiply_integers(work, first, end, acc);
+    else if (work->tokens <= DIRECT_ROWS)
+        multiply_few(work, first, end, acc);
+    else
+        multiply_many(work, first, end, acc);
 }
 
 static void put(const struct pd_cpu_product *product, const struct pd_cpu_segment *segment,
@@ -183,48 +238,26 @@ INLINE bool takes_rounded(const struct pd_cpu_product *product,
     return product->rounded.lines != NULL && pd_form_quantized(segment->form);
 }
 
-/* A chunk of tokens goes through all panels, then the next: x stays in L2, of which it fills more than the
- * panels do. */
-static void multiply_rounded(const struct pd_cpu_product *product, int first, int end, float *acc)
+/* A chunk of tokens goes through all panels, then the next: rounded x stays in L2, of which it fills more
+ * than the panels do. x in f32 comes packed in tiles of its own. */
+static void multiply_chunks(const struct pd_cpu_product *product, bool rounded, int chunk,
+                            int first, int end, uint8_t *unpacked, float *acc)
 {
-    int blocks = (product->weight->weight.cols + BLOCK - 1) / BLOCK;
+    struct work work = {.product = product, .rounded = rounded, .unpacked = unpacked};
 
-    for (int t = 0; t < product->tokens; t += PD_CPU_CHUNK) {
-        int n = product->tokens - t < PD_CPU_CHUNK ? product->tokens - t : PD_CPU_CHUNK;
-        const struct pd_cpu_segment *segment = product->weight->segments;
-
+    for (int t = 0; t < product->tokens; t += chunk) {
+        work.token = t;
+        work.tokens = product->tokens - t < chunk ? product->tokens - t : chunk;
+        work.segment = product->weight->segments;
         for (int p = first; p < end; p++) {
-            const uint8_t *panel;
             int row;
 
-            segment = find_panel(product, segment, p, &row, &panel);
-            if (!takes_rounded(product, segment))
+            work.segment = find_panel(product, work.segment, p, &row, &work.panel);
+            if (takes_rounded(product, work.segment) != rounded)
                 continue;
-            memset(acc, 0, (size_t)n * PANEL * sizeof(*acc));
-            product->integer->multiply(segment->form, panel, blocks, &product->rounded, t, n, acc);
-            put(product, segment, acc, t, n, row);
+            sum_slices(&work, 0, product->weight->weight.cols, product->slices, acc);
+            put(product, work.segment, acc, t, work.tokens, row);
         }
-    }
-}
-
-static void multiply_floats(const struct pd_cpu_product *product, int first, int end,
-                            uint8_t *unpacked, float *acc)
-{
-    const struct pd_cpu_segment *segment = product->weight->segments;
-
-    for (int p = first; p < end; p++) {
-        const uint8_t *panel;
-        int row;
-
-        segment = find_panel(product, segment, p, &row, &panel);
-        if (takes_rounded(product, segment))
-            continue;
-        memset(acc, 0, (size_t)product->tokens * PANEL * sizeof(*acc));
-        if (product->tokens <= DIRECT_ROWS)
-            multiply_few(product, segment, panel, acc);
-        else
-            multiply_many(product, segment, panel, unpacked, acc);
-        put(product, segment, acc, 0, product->tokens, row);
     }
 }
 
@@ -234,9 +267,9 @@ static void multiply_panels(const struct pd_cpu_product *product, int first, int
     float *acc = scratch + PD_CPU_STRETCH * (8 * PANEL + PANEL * BLOCK);
 
     if (product->rounded.lines == NULL || product->weight->plain)
-        multiply_floats(product, first, end, (uint8_t *)scratch, acc);
+        multiply_chunks(product, false, product->tokens, first, end, (uint8_t *)scratch, acc);
     if (product->rounded.lines != NULL)
-        multiply_rounded(product, first, end, acc);
+        multiply_chunks(product, true, PD_CPU_CHUNK, first, end, NULL, acc);
 }
 
 #endif

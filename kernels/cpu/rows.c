@@ -16,10 +16,13 @@ void pd_cpu_embed(const struct pd_host_run *run, const struct pd_op *op, int thr
 
     share_rows(run, step->tokens, thread, &first, &end);
     for (int t = first; t < end; t++) {
-        int32_t token = pd_host_token(run, t);
+        int32_t token = pd_host_token(run, t), row = token - op->first;
+        float *out = pd_host_floats(op->out) + (size_t)t * (size_t)op->out.cols;
 
-        pd_cpu_weight_row(op->weight, token,
-                          pd_host_floats(op->out) + (size_t)t * (size_t)op->out.cols);
+        if (row >= 0 && row < op->weight->rows)
+            pd_cpu_weight_row(op->weight, row, out);
+        else
+            memset(out, 0, (size_t)op->out.cols * sizeof(*out));
         pd_host_history(run->host, step->slot[step->sequence[t]])[step->position[t]] = token;
     }
 }

@@ -311,9 +311,9 @@ static int cuda_fence(struct pd_device *device)
     return check_alive(cuda);
 }
 
-static const _Atomic uint64_t *cuda_progress(const struct pd_device *device)
+static uint64_t cuda_progress(const struct pd_device *device)
 {
-    return (const _Atomic uint64_t *)((const struct pd_cuda *)device)->progress;
+    return __atomic_load_n(((const struct pd_cuda *)device)->progress, __ATOMIC_ACQUIRE);
 }
 
 const struct pd_backend pd_backend_cuda = {

@@ -14,6 +14,8 @@ static pd_host_operator *const operators[PD_OP_COUNT] = {
     [PD_OP_GATHER] = pd_reference_gather,
     [PD_OP_SAMPLE] = pd_reference_sample,
     [PD_OP_READ] = pd_reference_read,
+    [PD_OP_ALLREDUCE] = pd_host_allreduce,
+    [PD_OP_ALLGATHER] = pd_host_allgather,
 };
 
 static int reference_open(const struct pd_device_options *options, struct pd_device **device,
@@ -37,8 +39,9 @@ static int reference_open(const struct pd_device_options *options, struct pd_dev
 static void reference_describe(const struct pd_device *device, struct pd_device_info *info)
 {
     snprintf(info->name, sizeof(info->name), "plain loops in double precision");
-    snprintf(info->numerics, sizeof(info->numerics), "reference/1");
+    snprintf(info->numerics, sizeof(info->numerics), "reference/2");
     info->threads = ((const struct pd_host *)device)->threads;
+    info->ranks_are_exact = true;
     pd_host_memory(info);
 }
 
@@ -124,4 +127,7 @@ const struct pd_backend pd_backend_reference = {
     .history_write = pd_host_history_write,
     .fence = pd_host_fence,
     .progress = pd_host_progress,
+    .meet = pd_host_meet,
+    .abandon = pd_host_abandon,
+    .part = pd_host_part,
 };

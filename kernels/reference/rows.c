@@ -13,9 +13,12 @@ void pd_reference_embed(const struct pd_host_run *run, const struct pd_op *op, i
     float *out = pd_host_floats(op->out);
 
     for (int t = 0; t < step->tokens && thread == 0; t++) {
-        int32_t token = pd_host_token(run, t);
+        int32_t token = pd_host_token(run, t), row = token - op->first;
 
-        memcpy(out + (size_t)t * cols, pd_reference_row(op->weight, token), cols * sizeof(float));
+        if (row >= 0 && row < op->weight->rows)
+            memcpy(out + (size_t)t * cols, pd_reference_row(op->weight, row), cols * sizeof(float));
+        else
+            memset(out + (size_t)t * cols, 0, cols * sizeof(float));
         pd_host_history(run->host, step->slot[step->sequence[t]])[step->position[t]] = token;
     }
 }
@@ -62,11 +65,24 @@ static void round_row(const float *x, int cols, float *out)
     }
 }
 
+/* Columns first .. end - 1 of a row, in slices: what several devices could have computed is rounded to what
+ * they tell each other. */
+static double sliced(const float *row, const float *x, int first, int end, int slices)
+{
+    int middle = first + (end - first) / 2;
+
+    if (slices <= 1)
+        return dot(row + first, x + first, end - first);
+    return (float)sliced(row, x, first, middle, slices / 2) +
+           (float)sliced(row, x, middle, end, slices / 2);
+}
+
 /* Row r of W x + b. */
 static double product(const struct pd_op *op, int r, const float *x, const float *rounded)
 {
     bool rounds = rounded != NULL && ((const struct pd_reference_weight *)op->weight)->rounds[r];
-    double sum = dot(pd_reference_row(op->weight, r), rounds ? rounded : x, op->weight->cols);
+    double sum = sliced(pd_reference_row(op->weight, r), rounds ? rounded : x, 0, op->weight->cols,
+                        op->slices);
 
     return op->bias != NULL ? sum + pd_reference_row(op->bias, 0)[r] : sum;
 }

@@ -217,7 +217,7 @@ static void test_small_model(void **state)
             memset(out, 0, count * sizeof(float));
             pd_small_open(&model, &shapes[i], "cuda", NULL, 1);
             play(&model, out);
-            assert_true(*pd_device_progress(model.rig.device) == (4 << 16 | PD_MODEL_LAYERS));
+            assert_true(pd_device_progress(model.rig.device) == (4 << 16 | PD_MODEL_LAYERS));
             pd_small_close(&model);
             error = pd_rig_error(out, expected, count);
             if (!(error < (shapes[i].weight_type == PD_BF16 ? 8e-3 : 2e-3)))

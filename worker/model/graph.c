@@ -76,6 +76,7 @@ struct recorder {
     const struct pd_model_config *config;
     const struct pd_step_tensors *tensors;
     const struct pd_kv_pool *pool;
+    int slices;
     struct pd_attention_shape shape; /* the norms are set layer by layer */
 };
 
@@ -93,8 +94,8 @@ static void record_attention(struct recorder *recorder, const struct pd_layer_we
     pd_op_rope_store(recorder->graph, t->qkv, &recorder->shape, recorder->pool, layer);
     pd_op_publish(recorder->graph, layer + 1);
     pd_op_attention(recorder->graph, t->qkv, &recorder->shape, recorder->pool, layer, t->attended);
-    pd_op_matmul(recorder->graph, weights->attention_output, t->attended, NULL, PD_EPILOGUE_ADD,
-                 false, t->residual);
+    pd_op_matmul_reduce(recorder->graph, weights->attention_output, t->attended, recorder->slices,
+                        t->residual);
 }
 
 static void record_feed_forward(struct recorder *recorder, const struct pd_layer_weights *weights)
@@ -105,8 +106,7 @@ static void record_feed_forward(struct recorder *recorder, const struct pd_layer
                   recorder->config->norm_eps, false, t->normed);
     pd_op_matmul(recorder->graph, weights->gate_up, t->normed, NULL, PD_EPILOGUE_SWIGLU, false,
                  t->inner);
-    pd_op_matmul(recorder->graph, weights->down, t->inner, NULL, PD_EPILOGUE_ADD, false,
-                 t->residual);
+    pd_op_matmul_reduce(recorder->graph, weights->down, t->inner, recorder->slices, t->residual);
 }
 
 static void record_output(struct recorder *recorder, const struct pd_device_weights *weights,
@@ -117,8 +117,8 @@ static void record_output(struct recorder *recorder, const struct pd_device_weig
     pd_op_gather(recorder->graph, t->residual, t->sampled);
     pd_op_rmsnorm(recorder->graph, t->sampled, weights->output_norm, recorder->config->norm_eps,
                   true, t->final);
-    pd_op_matmul(recorder->graph, weights->output ? weights->output : weights->embedding, t->final,
-                 NULL, PD_EPILOGUE_NONE, true, t->logits);
+    pd_op_matmul_gather(recorder->graph, weights->output ? weights->output : weights->embedding,
+                        t->final, true, t->logits);
     if (pinned)
         pd_op_read(recorder->graph, t->logits, true, pinned);
     pd_op_sample(recorder->graph, t->logits);
@@ -150,6 +150,7 @@ int pd_model_record(const struct pd_model_files *files, struct pd_device *device
     struct recorder recorder = {.config = &files->config,
                                 .tensors = tensors,
                                 .pool = pool,
+                                .slices = 1,
                                 .shape = attention_shape(files)};
     int code, status;
 
