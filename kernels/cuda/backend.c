@@ -58,6 +58,8 @@ static void lay_out(struct pd_cuda *cuda)
     on->sequence = mirrored(cuda, step->sequence);
     on->kv_slot = mirrored(cuda, step->kv_slot);
     on->slot = mirrored(cuda, step->slot);
+    on->first = mirrored(cuda, step->first);
+    on->length = mirrored(cuda, step->length);
     on->blocks = mirrored(cuda, step->blocks);
     on->sample_row = mirrored(cuda, step->sample_row);
     on->sample_slot = mirrored(cuda, step->sample_slot);

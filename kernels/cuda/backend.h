@@ -62,8 +62,9 @@ int pd_cuda_graph_prepare(struct pd_graph *graph);
 void pd_cuda_graph_release(struct pd_graph *graph);
 
 /* Enqueues all of a graph's operators, on so many rows of tokens and samples: at least what the
- * running step has. Nothing else may depend on the step. */
-int pd_cuda_graph_run(struct pd_graph *graph, int tokens, int samples);
+ * running step has. `decoding`: no sequence has more than one row. Nothing else may depend on the
+ * step. */
+int pd_cuda_graph_run(struct pd_graph *graph, int tokens, int samples, bool decoding);
 
 /* Where the graph's recordings are kept (replay.h). */
 struct pd_cuda_replay *pd_cuda_graph_replay(struct pd_graph *graph);

@@ -21,8 +21,8 @@ struct pd_cuda_step {
     const int32_t *counts; /* [3] tokens, sequences, samples of the running step */
     const uint64_t *number;
     const int32_t *token, *position, *sequence, *kv_slot;
-    const int32_t *slot;   /* [sequences] */
-    const int32_t *blocks; /* [sequences][max_blocks] */
+    const int32_t *slot, *first, *length; /* [sequences] */
+    const int32_t *blocks;                /* [sequences][max_blocks] */
     const int32_t *sample_row, *sample_slot;
     const struct pd_sample_params *sample;
     const int32_t *bias_token, *banned;
@@ -90,6 +90,8 @@ int pd_cuda_to_half(void *stream, const struct pd_cuda_matrix *matrix, int first
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
+enum { PD_CUDA_GROUP = 16 }; /* most query heads of one KV head, in pools of 16-bit numbers */
+
 struct pd_cuda_pool {
     void *values;             /* [layer][kv_head][block][K|V][token][dim] */
     enum pd_cuda_format type; /* F32, F16 or BF16 */
@@ -120,15 +122,29 @@ struct pd_cuda_attention {
     struct pd_cuda_pool pool;
     const float *qkv; /* [rows, qkv_stride]; the first heads * head_dim columns are Q, rotated */
     float *out;       /* [rows, heads * head_dim] */
+    float *partial;   /* pd_cuda_attention_partials() bytes; attention_decode */
     int rows, heads, layer, qkv_stride;
     int window; /* 0: none */
     float scale;
 };
 
-/* Each row against its own sequence's cache. head_dim 32, 64, 96, 128 or 256, heads / kv_heads 1 to
- * 8. */
+/* Rows against their own sequence's cache. head_dim 32, 64, 96, 128 or 256.
+ *
+ * Pools of F32: every row, in f32. */
 int pd_cuda_attention_rows(void *stream, const struct pd_cuda_step *step,
                            const struct pd_cuda_attention *arguments);
+
+/* Pools of F16 and BF16, heads / kv_heads up to PD_CUDA_GROUP: rows of sequences that have several
+ * in this step; `singles`: all rows. */
+int pd_cuda_attention_chunks(void *stream, const struct pd_cuda_step *step,
+                             const struct pd_cuda_attention *arguments, bool singles);
+
+/* The same pools: the row of each sequence that has one. `sequences`: at least the step's. */
+int pd_cuda_attention_decode(void *stream, const struct pd_cuda_step *step,
+                             const struct pd_cuda_attention *arguments, int sequences);
+
+/* Bytes that attention_decode wants for what it merges. */
+size_t pd_cuda_attention_partials(int sequences, int heads, int head_dim, int max_model_len);
 
 /* ---- sampling -------------------------------------------------------------------------------- */
 

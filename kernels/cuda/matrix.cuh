@@ -4,7 +4,7 @@
 #define PD_CUDA_MATRIX_CUH
 
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/simt.cuh"
+#include "kernels/cuda/pd_simt.cuh"
 
 PD_DEVICE void pd_unpack_f32(const struct pd_cuda_matrix &matrix, size_t at, float out[8])
 {

@@ -23,6 +23,7 @@ struct pd_cuda_plan {
     uint16_t *half_x;         /* [max rows][cols] */
     uint16_t *half_weight;    /* a tile */
     uint32_t *sample_scratch; /* [max samples][2][vocabulary] */
+    float *partial;           /* what attention over single rows merges */
     float **frequencies;      /* [ops] of the ROPE_ANGLES operators, else NULL */
     struct pd_cuda_replay replay;
 };
@@ -32,6 +33,7 @@ struct run {
     struct pd_cuda *cuda;
     const struct pd_cuda_plan *plan;
     int tokens, samples; /* rows to launch for */
+    bool decoding;       /* no sequence has more than one row */
     void *stream;
 };
 
@@ -58,7 +60,7 @@ static enum pd_cuda_format kv_format(enum pd_dtype type)
 /* ---- preparing ------------------------------------------------------------------------------- */
 
 struct sizes {
-    size_t gate_up, half_x, half_weight, sample_scratch;
+    size_t gate_up, half_x, half_weight, sample_scratch, partial;
 };
 
 static size_t larger(size_t a, size_t b)
@@ -92,6 +94,28 @@ static bool head_dim_known(int dim)
     return dim == 32 || dim == 64 || dim == 96 || dim == 128 || dim == 256;
 }
 
+static int measure_attention(struct pd_device *device, const struct pd_op *op, struct sizes *sizes)
+{
+    const struct pd_attention_shape *shape = &op->shape;
+    const struct pd_device_options *options = &device->options;
+
+    if (!head_dim_known(shape->head_dim))
+        return pd_device_fail(device, PD_KERNEL_UNSUPPORTED,
+                              "attention: heads of %d; the CUDA kernels take 32, 64, 96, 128 and "
+                              "256",
+                              shape->head_dim);
+    if (op->pool.type == PD_F32)
+        return PD_KERNEL_OK;
+    if (shape->heads / shape->kv_heads > PD_CUDA_GROUP)
+        return pd_device_fail(device, PD_KERNEL_UNSUPPORTED,
+                              "attention: %d query heads of one KV head; the CUDA kernels take %d",
+                              shape->heads / shape->kv_heads, PD_CUDA_GROUP);
+    sizes->partial =
+        larger(sizes->partial, pd_cuda_attention_partials(options->max_seqs, shape->heads,
+                                                          shape->head_dim, options->max_model_len));
+    return PD_KERNEL_OK;
+}
+
 static int look_at(struct pd_graph *graph, const struct pd_op *op, struct sizes *sizes)
 {
     struct pd_device *device = graph->object.device;
@@ -104,12 +128,7 @@ static int look_at(struct pd_graph *graph, const struct pd_op *op, struct sizes 
         measure_matmul(op, rows, sizes);
         break;
     case PD_OP_ATTENTION:
-        if (!head_dim_known(op->shape.head_dim))
-            return pd_device_fail(device, PD_KERNEL_UNSUPPORTED,
-                                  "attention: heads of %d; the CUDA kernels take 32, 64, 96, 128 "
-                                  "and 256",
-                                  op->shape.head_dim);
-        break;
+        return measure_attention(device, op, sizes);
     case PD_OP_SAMPLE:
         sizes->sample_scratch =
             larger(sizes->sample_scratch, rows * 2 * (size_t)op->in.cols * sizeof(uint32_t));
@@ -177,6 +196,8 @@ int pd_cuda_graph_prepare(struct pd_graph *graph)
     if (status == PD_KERNEL_OK)
         status = reserve(cuda, sizes.sample_scratch, &plan->sample_scratch);
     if (status == PD_KERNEL_OK)
+        status = reserve(cuda, sizes.partial, &plan->partial);
+    if (status == PD_KERNEL_OK)
         status = send_frequencies(cuda, graph, plan);
     if (status != PD_KERNEL_OK)
         pd_cuda_graph_release(graph);
@@ -193,6 +214,7 @@ void pd_cuda_graph_release(struct pd_graph *graph)
     pd_cuda_free(runtime, plan->half_x);
     pd_cuda_free(runtime, plan->half_weight);
     pd_cuda_free(runtime, plan->sample_scratch);
+    pd_cuda_free(runtime, plan->partial);
     for (int i = 0; i < graph->count; i++)
         pd_cuda_free(runtime, plan->frequencies[i]);
     free(plan->frequencies);
@@ -334,12 +356,17 @@ static int run_rope_store(const struct run *run, const struct pd_op *op, int row
     return pd_cuda_rope_store(run->stream, &run->cuda->step, &arguments);
 }
 
+/* Sequences with one row and those with several have kernels of their own; a step that only decodes
+ * has none of the second kind. */
 static int run_attention(const struct run *run, const struct pd_op *op, int rows)
 {
+    const struct pd_cuda_step *step = &run->cuda->step;
+    int most = run->cuda->device.options.max_seqs, error;
     struct pd_cuda_attention arguments = {
         .pool = pool_of(op),
         .qkv = address(op->in),
         .out = address(op->out),
+        .partial = run->plan->partial,
         .rows = rows,
         .heads = op->shape.heads,
         .layer = op->layer,
@@ -348,7 +375,12 @@ static int run_attention(const struct run *run, const struct pd_op *op, int rows
         .scale = op->shape.scale,
     };
 
-    return pd_cuda_attention_rows(run->stream, &run->cuda->step, &arguments);
+    if (op->pool.type == PD_F32)
+        return pd_cuda_attention_rows(run->stream, step, &arguments);
+    error = pd_cuda_attention_decode(run->stream, step, &arguments, rows < most ? rows : most);
+    if (error == 0 && !run->decoding)
+        error = pd_cuda_attention_chunks(run->stream, step, &arguments, false);
+    return error;
 }
 
 /* ---- one operator ---------------------------------------------------------------------------- */
@@ -409,11 +441,11 @@ static void fail_text(const struct run *run, const struct pd_op *op, char *text,
              rows_of(run, op), op->in.cols, op->out.cols, op->layer);
 }
 
-int pd_cuda_graph_run(struct pd_graph *graph, int tokens, int samples)
+int pd_cuda_graph_run(struct pd_graph *graph, int tokens, int samples, bool decoding)
 {
     struct pd_cuda *cuda = pd_cuda_of(graph->object.device);
     const struct pd_cuda_plan *plan = graph->plan;
-    struct run run = {cuda, plan, tokens, samples, pd_cuda_stream(cuda->runtime)};
+    struct run run = {cuda, plan, tokens, samples, decoding, pd_cuda_stream(cuda->runtime)};
 
     for (int i = 0; i < graph->count; i++) {
         int error = run_op(&run, &graph->ops[i], plan->frequencies[i]);

@@ -46,7 +46,7 @@ static int record(struct pd_graph *graph, int rows, struct pd_cuda_recording **r
     error = pd_cuda_record_begin(cuda->runtime);
     if (error != 0)
         return pd_cuda_fail(cuda, what, error);
-    status = pd_cuda_graph_run(graph, rows, rows);
+    status = pd_cuda_graph_run(graph, rows, rows, true);
     error = pd_cuda_record_end(cuda->runtime, recording);
     if (status == PD_KERNEL_OK && error != 0)
         status = pd_cuda_fail(cuda, what, error);
@@ -62,7 +62,7 @@ static int replay_bucket(struct pd_graph *graph, struct pd_cuda_replay *replay, 
 
     if (replay->bucket[place].rows == 0) {
         replay->bucket[place].rows = rows;
-        return pd_cuda_graph_run(graph, rows, rows);
+        return pd_cuda_graph_run(graph, rows, rows, true);
     }
     if (*recording == NULL)
         status = record(graph, rows, recording);
@@ -89,7 +89,7 @@ int pd_cuda_step_enqueue(struct pd_graph *graph, const struct pd_step *step)
     if (decodes(step) && tokens == samples && tokens <= PD_CUDA_RECORDED_ROWS && !options->eager)
         place = place_of(replay, tokens);
     return place >= 0 ? replay_bucket(graph, replay, place, tokens)
-                      : pd_cuda_graph_run(graph, tokens, samples);
+                      : pd_cuda_graph_run(graph, tokens, samples, decodes(step));
 }
 
 void pd_cuda_replay_free(struct pd_cuda_runtime *runtime, struct pd_cuda_replay *replay)

@@ -5,7 +5,7 @@
  * block its warps in order: one fixed order for a given row length, whatever the batch. */
 
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/simt.cuh"
+#include "kernels/cuda/pd_simt.cuh"
 
 enum { THREADS = 256, WARPS = THREADS / PD_WARP };
 

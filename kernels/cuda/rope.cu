@@ -6,7 +6,7 @@
  * the pool written once. */
 
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/simt.cuh"
+#include "kernels/cuda/pd_simt.cuh"
 
 enum { WARPS = 4, THREADS = WARPS * PD_WARP };
 

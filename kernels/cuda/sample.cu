@@ -15,7 +15,7 @@
  * A row is read about ten times out of L2: the floor is the first read, over the bandwidth. */
 
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/simt.cuh"
+#include "kernels/cuda/pd_simt.cuh"
 #include "kernels/philox.h"
 
 enum { THREADS = 512, BINS = 256, TILE = 1024, TILES_MAX = 1024 };

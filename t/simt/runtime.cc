@@ -10,8 +10,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "kernels/cuda/pd_simt.cuh"
 #include "t/simt/control.h"
-#include "t/simt/simt.h"
 
 enum { OUT_OF_MEMORY = 2, ILLEGAL_ADDRESS = 700, NOT_WHILE_RECORDING = 900 }; /* as CUDA has them */
 

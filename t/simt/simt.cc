@@ -1,12 +1,9 @@
-#include "t/simt/simt.h"
+#include "t/simt/fiber.h"
 
 #include <atomic>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <vector>
 
 #include "t/simt/control.h"
 
@@ -39,41 +36,10 @@ asm(".text\n"
     "    ret\n"
     ".size pd_simt_switch, . - pd_simt_switch\n");
 
-namespace
+namespace pd_simt
 {
 
-enum { STACK = 64 * 1024, WARP = 32, SHARED_MAX = 48 * 1024, THREADS_MAX = 1024 };
-
-struct fiber {
-    std::vector<char> stack;
-    void *top;        /* of the stack, where it waits */
-    int shuffles;     /* how many it has entered */
-    float offered[2]; /* by parity of `shuffles` */
-};
-
-struct warp {
-    int at_shuffle; /* lanes that have come to the shuffle that the others are still to reach */
-};
-
-/* The block that runs. A fiber is in `ready`, or waits at the block's barrier or at a shuffle of
- * its warp, or has ended; who comes last to a barrier or a shuffle lets the others on. */
-struct block {
-    int x, y, count;
-    std::vector<fiber> fibers;
-    std::vector<warp> warps;
-    std::vector<int> ready;
-    int current, at_barrier, finished;
-    void *scheduler;
-    const std::function<void()> *kernel;
-    uint64_t random;
-    std::vector<char> memory;
-    struct array {
-        int line;
-        size_t offset, bytes;
-    };
-    std::vector<array> arrays;
-    size_t used;
-};
+enum { STACK = 64 * 1024, STATIC_MAX = 48 * 1024, THREADS_MAX = 1024 };
 
 block *running;
 
@@ -93,26 +59,48 @@ uint64_t draw()
     return z ^ z >> 31;
 }
 
+/* ThreadSanitizer follows the switch, and takes it for no order: only barriers are. */
+static void tell_switch(void *to)
+{
+#ifdef PD_SIMT_TSAN
+    __tsan_switch_to_fiber(to, __tsan_switch_to_fiber_no_sync);
+#else
+    (void)to;
+#endif
+}
+
 void yield()
 {
+    tell_switch(running->scheduler_tsan);
     pd_simt_switch(&running->fibers[(size_t)running->current].top, running->scheduler);
 }
 
-void fiber_main()
+static void fiber_main()
 {
+    leave(running);
     (*running->kernel)();
+    if (!running->fibers[(size_t)running->current].copies.empty())
+        die("a thread ends with copies under way");
     running->finished++;
+    arrive(&running->finished);
     yield();
     abort(); /* nobody goes on with a fiber that has ended */
 }
 
-void make_ready(int first, int count)
+void make_ready(int first, uint32_t lanes)
 {
-    for (int i = 0; i < count; i++)
-        running->ready.push_back(first + i);
+    for (int i = 0; i < PD_WARP; i++)
+        if (lanes >> i & 1)
+            running->ready.push_back(first + i);
 }
 
-void run_block()
+static void make_all_ready()
+{
+    for (int i = 0; i < running->count; i++)
+        running->ready.push_back(i);
+}
+
+static void run_block()
 {
     while (running->finished < running->count) {
         size_t pick;
@@ -125,13 +113,14 @@ void run_block()
         running->current = running->ready[pick];
         running->ready[pick] = running->ready.back();
         running->ready.pop_back();
+        tell_switch(running->fibers[(size_t)running->current].tsan);
         pd_simt_switch(&running->scheduler, running->fibers[(size_t)running->current].top);
     }
 }
 
 /* Behind the registers that a switch restores stands where it returns to; the ABI wants the stack
  * at an odd multiple of 8 there. */
-void start(fiber *f)
+static void start(fiber *f)
 {
     uintptr_t end = (uintptr_t)(f->stack.data() + f->stack.size()) & ~(uintptr_t)15;
     void **top = (void **)(end - 8);
@@ -140,26 +129,23 @@ void start(fiber *f)
     for (int i = 0; i < 6; i++)
         *--top = nullptr;
     f->top = top;
-    f->shuffles = 0;
+    f->copies.clear();
+    f->group = 0;
 }
 
-void start_block()
+static void start_block()
 {
     running->arrays.clear();
     running->used = 0;
     running->at_barrier = running->finished = 0;
     for (warp &w : running->warps)
-        w.at_shuffle = 0;
+        w.meetings.clear();
     for (int i = 0; i < running->count; i++)
         start(&running->fibers[(size_t)i]);
+    memset(running->memory.data(), 0xff, running->memory.size()); /* NaN in every type */
     running->ready.clear();
-    make_ready(0, running->count);
+    make_all_ready();
 }
-
-} // namespace
-
-namespace pd_simt
-{
 
 int thread()
 {
@@ -186,97 +172,119 @@ void *shared(int line, size_t bytes)
     for (const block::array &a : running->arrays)
         if (a.line == line)
             return running->memory.data() + a.offset;
-    if (running->used + bytes > SHARED_MAX)
+    if (running->used + bytes > STATIC_MAX)
         die("more shared memory than a block has");
     running->arrays.push_back({line, running->used, bytes});
-    memset(running->memory.data() + running->used, 0xff, bytes); /* NaN in every type */
     running->used += (bytes + 15) & ~(size_t)15;
     return running->memory.data() + running->arrays.back().offset;
 }
 
+char *shared_bytes()
+{
+    return running->memory.data() + STATIC_MAX;
+}
+
+bool is_shared(const void *address, size_t bytes)
+{
+    const char *at = static_cast<const char *>(address), *memory = running->memory.data();
+
+    return (at >= memory && at + bytes <= memory + running->used) ||
+           (at >= memory + STATIC_MAX && at + bytes <= memory + STATIC_MAX + running->dynamic);
+}
+
 void barrier()
 {
+    arrive(&running->at_barrier);
     if (++running->at_barrier == running->count) {
         running->at_barrier = 0;
-        make_ready(0, running->count);
+        make_all_ready();
+    }
+    yield();
+    leave(&running->at_barrier);
+}
+
+void meet(uint32_t lanes, collective *operation, void *argument)
+{
+    int self = running->current, first = self / PD_WARP * PD_WARP;
+    uint32_t own = 1u << (self - first);
+    std::vector<meeting> &meetings = running->warps[(size_t)(self / PD_WARP)].meetings;
+    size_t at = 0;
+
+    if (!(lanes & own))
+        die("a lane in an operation whose mask leaves it out");
+    running->fibers[(size_t)self].argument = argument;
+    while (at < meetings.size() && meetings[at].lanes != lanes)
+        at++;
+    if (at == meetings.size())
+        meetings.push_back({lanes, 0, operation});
+    if (meetings[at].operation != operation)
+        die("lanes of a warp that do different things together");
+    meetings[at].arrived |= own;
+    if (meetings[at].arrived == lanes) {
+        void *arguments[PD_WARP];
+
+        for (int i = 0; i < PD_WARP; i++)
+            arguments[i] = lanes >> i & 1 ? running->fibers[(size_t)(first + i)].argument : nullptr;
+        meetings.erase(meetings.begin() + (long)at);
+        operation(arguments);
+        make_ready(first, lanes);
     }
     yield();
 }
 
-/* Offers a value and waits until all lanes have. Gives the parity under which theirs are found:
- * another lane may already have offered its next value when this one goes on, but not the one
- * after, since that waits for us. */
-static int meet(float value)
+/* Stacks, and ThreadSanitizer's fibers, serve every launch. */
+static void prepare(block *state, int count)
 {
-    int self = running->current, first = self / WARP * WARP;
-    fiber &f = running->fibers[(size_t)self];
-    warp &w = running->warps[(size_t)(self / WARP)];
-    int parity = f.shuffles++ & 1;
+    if (state->fibers.size() < (size_t)count)
+        state->fibers.resize((size_t)count);
+    for (int i = 0; i < count; i++) {
+        fiber &f = state->fibers[(size_t)i];
 
-    f.offered[parity] = value;
-    if (++w.at_shuffle == WARP) {
-        w.at_shuffle = 0;
-        make_ready(first, WARP);
+        if (f.stack.empty())
+            f.stack.resize(STACK);
+#ifdef PD_SIMT_TSAN
+        if (!f.tsan)
+            f.tsan = __tsan_create_fiber(0);
+#endif
     }
-    yield();
-    return parity;
+#ifdef PD_SIMT_TSAN
+    state->scheduler_tsan = __tsan_get_current_fiber();
+#endif
+    state->warps.resize((size_t)(count / PD_WARP));
 }
 
-float shuffle_xor(float value, int lane_mask)
+static void run(int x, int y, int count, size_t bytes, uint64_t seed,
+                const std::function<void()> &kernel)
 {
-    int other = running->current ^ lane_mask;
-
-    if (lane_mask < 0 || lane_mask >= WARP)
-        die("a shuffle beyond the warp");
-    return running->fibers[(size_t)other].offered[meet(value)];
-}
-
-/* Each lane walks the tree as the shuffles would: its own value first at every level. */
-float warp_sum(float value)
-{
-    const fiber *lanes = &running->fibers[(size_t)(running->current / WARP * WARP)];
-    int parity = meet(value);
-    float sum[WARP];
-
-    for (int lane = 0; lane < WARP; lane++)
-        sum[lane] = lanes[lane].offered[parity];
-    for (int width = WARP / 2; width > 0; width /= 2)
-        for (int lane = 0; lane < width; lane++)
-            sum[lane] += sum[lane + width];
-    return sum[0];
-}
-
-static void run(int x, int y, int count, uint64_t seed, const std::function<void()> &kernel)
-{
-    static block state; /* its stacks serve every launch */
+    static block state;
 
     state.count = count;
-    if (state.fibers.size() < (size_t)count)
-        state.fibers.resize((size_t)count);
-    for (int i = 0; i < count; i++)
-        if (state.fibers[(size_t)i].stack.empty())
-            state.fibers[(size_t)i].stack.resize(STACK);
-    state.warps.resize((size_t)(count / WARP));
     state.kernel = &kernel;
     state.random = seed;
-    state.memory.resize(SHARED_MAX);
+    state.dynamic = bytes;
+    state.memory.resize(STATIC_MAX + bytes);
+    prepare(&state, count);
     running = &state;
     for (state.y = 0; state.y < y; state.y++) {
         for (state.x = 0; state.x < x; state.x++) {
             start_block();
+            arrive(&state);
             run_block();
+            leave(&state.finished);
         }
     }
     running = nullptr;
 }
 
-int launch(int x, int y, int count, uint64_t seed, std::function<void()> kernel)
+int launch(int x, int y, int count, size_t bytes, uint64_t seed, std::function<void()> kernel)
 {
-    if (count <= 0 || count > THREADS_MAX || count % WARP != 0 || x <= 0 || y <= 0) {
-        fprintf(stderr, "simt: a launch of %d x %d blocks of %d threads\n", x, y, count);
+    if (count <= 0 || count > THREADS_MAX || count % PD_WARP != 0 || x <= 0 || y <= 0 ||
+        y > 65535 || bytes > PD_SHARED_MOST) {
+        fprintf(stderr, "simt: a launch of %d x %d blocks of %d threads with %zu bytes\n", x, y,
+                count, bytes);
         abort();
     }
-    return enqueue([=] { run(x, y, count, seed, kernel); });
+    return enqueue([=] { run(x, y, count, bytes, seed, kernel); });
 }
 
 /* ---- the stream ------------------------------------------------------------------------------ */
@@ -324,39 +332,4 @@ void pd_simt_fail_after(long calls, int error)
 {
     pd_simt::fault_error = error;
     pd_simt::calls_left = calls;
-}
-
-/* The formats' conversions are the host's own (kernels/dtype.h): C, and exact. */
-extern "C" {
-uint16_t pd_f16_of_float(float value);
-uint16_t pd_bf16_of_float(float value);
-}
-
-float pd_from_f16(uint16_t bits)
-{
-    int exponent = bits >> 10 & 31, mantissa = bits & 1023;
-    float value = exponent == 31  ? (mantissa ? NAN : INFINITY)
-                  : exponent == 0 ? ldexpf((float)mantissa, -24)
-                                  : ldexpf((float)(mantissa + 1024), exponent - 25);
-
-    return bits >> 15 ? -value : value;
-}
-
-float pd_from_bf16(uint16_t bits)
-{
-    uint32_t wide = (uint32_t)bits << 16;
-    float value;
-
-    memcpy(&value, &wide, sizeof(value));
-    return value;
-}
-
-uint16_t pd_to_f16(float value)
-{
-    return pd_f16_of_float(value);
-}
-
-uint16_t pd_to_bf16(float value)
-{
-    return pd_bf16_of_float(value);
 }

@@ -2,17 +2,24 @@
 # the host through the shim always.
 
 SIMT_OBJ  := $(patsubst %.cu,$(BUILD)/t/simt/%.o,$(filter-out kernels/cuda/gpu_%,$(CUDA_SRC))) \
-             $(CUDA_C:%.c=$(BUILD)/%.o) $(BUILD)/t/simt/simt.o $(BUILD)/t/simt/runtime.o
-SIMT_TEST := $(addprefix $(BUILD)/t/simt/,test_simt test_kernels_sample)
+             $(CUDA_C:%.c=$(BUILD)/%.o) $(addprefix $(BUILD)/t/simt/,simt.o warp.o runtime.o)
+SIMT_TEST := $(addprefix $(BUILD)/t/simt/,test_layout test_simt test_kernels_sample)
+SIMT_HEAD := t/simt/simt.h t/simt/fiber.h t/simt/control.h kernels/cuda/pd_simt.cuh kernels/cuda/runtime.h
 SIMT_CXX  := $(CXX) -std=c++17 -O2 -g -Wall -Wextra -Werror -Wno-unused-function -I.
 
 $(BUILD)/t/simt/kernels/%.o: kernels/%.cu $(CUDA_HEAD) kernels/kernels.h t/simt/simt.h
 	@mkdir -p $(@D)
 	$(SIMT_CXX) $(SAN_FLAGS) -DPD_SIMT_HOST -x c++ -c -o $@ $<
 
-$(BUILD)/t/simt/%.o: t/simt/%.cc t/simt/simt.h t/simt/control.h kernels/cuda/runtime.h
+$(BUILD)/t/simt/%.o: t/simt/%.cc $(SIMT_HEAD)
 	@mkdir -p $(@D)
 	$(SIMT_CXX) $(SAN_FLAGS) -DPD_SIMT_HOST -c -o $@ $<
+
+$(BUILD)/t/simt/probe.o: t/simt/probe.cu t/simt/probe.h $(SIMT_HEAD)
+	$(SIMT_CXX) $(SAN_FLAGS) -DPD_SIMT_HOST -x c++ -c -o $@ $<
+
+$(BUILD)/t/simt/test_layout: $(addprefix $(BUILD)/t/simt/,test_layout.o probe.o) $(SIMT_OBJ) $(HELP_LIB) $(ROOM_LIBS)
+	$(CXX) $(PD_LDFLAGS) -o $@ $^ -lcmocka $(PD_LIBS)
 
 # The backend comes as objects: device.c names it weakly, so an archive would not bring it.
 $(BUILD)/t/simt/test_simt: $(BUILD)/t/simt/test_simt.o $(SIMT_OBJ) $(HELP_LIB) $(ROOM_LIBS)
@@ -27,8 +34,8 @@ $(BUILD)/t/simt/test_logits: $(BUILD)/t/oracle/test_logits.o $(SIMT_OBJ) $(HELP_
 
 .PHONY: check-simt check-cuda test-cuda
 check-simt: $(SIMT_TEST:%=%.run)
-	@! grep -nE '<<<|asm *(volatile)? *\(|__sync|__shfl' $(filter-out kernels/cuda/gpu_%,$(CUDA_SRC)) $(filter-out %/simt.cuh,$(CUDA_HEAD)) || \
-	    { echo 'kernels/cuda: spell it through simt.cuh, or only a GPU could test it'; exit 1; }
+	@! grep -nE '<<<|asm *(volatile)? *\(|__sync|__shfl|__shared__|__launch|wmma|__nv_' $(filter-out kernels/cuda/gpu_%,$(CUDA_SRC)) $(filter-out %/pd_simt.cuh,$(CUDA_HEAD)) || \
+	    { echo 'kernels/cuda: spell it through pd_simt.cuh, or only a GPU could test it'; exit 1; }
 
 $(BUILD)/t/simt/%.run: $(BUILD)/t/simt/%
 	$<
