@@ -337,9 +337,6 @@ static void rule_12_hello_is_checked_by_name(void **state)
     hello.hello.pool.head_dim = 8;
     assert_int_equal(pd_layout_derive(&hello.hello.pool, NULL), PD_OK);
     refused_hello(world, &hello, "source 1/1/8/8/4, reader 1/1/8/4/4");
-    hello = hello_of("p0", SOURCE_BOOT);
-    world->connect_fails = true;
-    refused_hello(world, &hello, "connection refused");
     close_world(world);
 }
 

@@ -40,6 +40,74 @@ static void link_that_does_not_open_fails_its_fetches_and_pauses(void **state)
     close_world(world);
 }
 
+static void greet_over(struct world *world, uint64_t now, uint64_t link, const char *transport)
+{
+    struct pd_from_source hello = hello_of("p0", SOURCE_BOOT);
+
+    strcpy(hello.hello.transport, transport);
+    strcpy(hello.hello.why, "");
+    pd_reader_message(world->reader, now, link, &hello);
+}
+
+/* The fetch waits on, and does not notice; the next hello offers what is left, and the link says why. */
+static void transport_that_leads_nowhere_gives_way_to_the_next(void **state)
+{
+    struct world *world = open_world();
+    struct pd_kvx_link_state link;
+
+    (void)state;
+    fetch(world, 0, 5, 7);
+    pd_reader_link_up(world->reader, 0, 1);
+    assert_int_equal(world->last.hello.transport_count, 2);
+    world->connect_fails = true;
+    ignore(world);
+    greet_over(world, 0, 1, "shm");
+    expect(world, "close 1; open 2 p0:9000");
+    world->connect_fails = false;
+    pd_reader_link_up(world->reader, 0, 2);
+    assert_int_equal(world->last.hello.transport_count, 1);
+    assert_string_equal(world->last.hello.transports[0], "tcp");
+    greet_over(world, 0, 2, "tcp");
+    ignore(world);
+    pd_reader_connected(world->reader, 0, 2);
+    expect(world, "2 claim 7");
+    assert_int_equal(pd_reader_links(world->reader, &link, 1), 1);
+    assert_string_equal(link.why, "no shm: connection refused");
+    assert_int_equal(pd_reader_counters(world->reader)->fallbacks, 1);
+
+    /* Lost within a minute, it is opened without; later the better one is tried again. */
+    pd_reader_link_down(world->reader, 10 * (uint64_t)MS, 2, "reset");
+    fetch(world, 20 * (uint64_t)MS, 6, 8);
+    pd_reader_link_up(world->reader, 20 * (uint64_t)MS, 3);
+    assert_int_equal(world->last.hello.transport_count, 1);
+    pd_reader_link_down(world->reader, 30 * (uint64_t)MS, 3, "reset");
+    fetch(world, 70000 * (uint64_t)MS, 9, 9);
+    pd_reader_link_up(world->reader, 70000 * (uint64_t)MS, 4);
+    assert_int_equal(world->last.hello.transport_count, 2);
+    close_world(world);
+}
+
+/* A connection that is asked for and never stands is one too; and if none is left, the fetch fails. */
+static void every_transport_is_tried_once(void **state)
+{
+    struct world *world = open_world();
+
+    (void)state;
+    fetch(world, 0, 5, 7);
+    pd_reader_link_up(world->reader, 0, 1);
+    greet_over(world, 0, 1, "shm");
+    ignore(world);
+    pd_reader_tick(world->reader, silence_ns);
+    expect(world, "disconnect 1; close 1; open 2 p0:9000");
+    pd_reader_link_up(world->reader, silence_ns, 2);
+    greet_over(world, silence_ns, 2, "tcp");
+    ignore(world);
+    pd_reader_link_fail(world->reader, silence_ns, 2, "connection refused");
+    expect(world, "disconnect 2; failed 5; close 2");
+    assert_string_equal(world->why, "connection refused");
+    close_world(world);
+}
+
 static void deadline_covers_every_step_of_opening(void **state)
 {
     struct world *world = open_world();
@@ -52,8 +120,12 @@ static void deadline_covers_every_step_of_opening(void **state)
     pd_reader_tick(world->reader, silence_ns - 1);
     assert_null(strstr(world->log, "disconnect"));
     ignore(world);
-    pd_reader_tick(world->reader, silence_ns);
-    expect(world, "disconnect 1; failed 1; close 1");
+    pd_reader_tick(world->reader, silence_ns); /* of the transport: the next one has as long */
+    expect(world, "disconnect 1; close 1; open 2 p0:9000");
+    pd_reader_tick(world->reader, 2 * silence_ns - 1);
+    expect(world, "");
+    pd_reader_tick(world->reader, 2 * silence_ns);
+    expect(world, "failed 1; close 2");
     close_world(world);
 }
 
@@ -373,6 +445,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fetches_wait_for_one_link),
         cmocka_unit_test(link_that_does_not_open_fails_its_fetches_and_pauses),
+        cmocka_unit_test(transport_that_leads_nowhere_gives_way_to_the_next),
+        cmocka_unit_test(every_transport_is_tried_once),
         cmocka_unit_test(deadline_covers_every_step_of_opening),
         cmocka_unit_test(idle_link_gives_way_busy_ones_do_not),
         cmocka_unit_test(read_that_cannot_be_posted_fails_the_link),

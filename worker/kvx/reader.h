@@ -93,7 +93,7 @@ struct pd_reader_options {
 
 struct pd_reader_counters {
     uint64_t fetches, completed, cancelled, failed, links_lost, words_moved, wrong_sums, silences,
-        stalls;
+        stalls, fallbacks;
 };
 
 int pd_reader_create(const struct pd_reader_options *options, const struct pd_reader_world *world,

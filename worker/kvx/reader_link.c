@@ -9,6 +9,9 @@
  * tried again at once. */
 static const uint64_t pause_first_ns = 100 * 1000000u, pause_longest_ns = 3000 * 1000000ull;
 
+/* How long a transport that did not lead to a source is not offered to it again. */
+static const uint64_t avoid_ns = 60 * 1000000000ull;
+
 /* ---- the table ------------------------------------------------------------------------------- */
 
 static struct reader_link *link_at(struct pd_list *node)
@@ -76,6 +79,19 @@ static struct reader_link *find_link(struct pd_reader *reader, const char *insta
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
+static int begin_opening(struct pd_reader *reader, uint64_t now, struct reader_link *link,
+                         struct pd_error *error)
+{
+    link->id = reader->world.next_link(reader->world.context);
+    if (pd_idmap_put(&reader->by_link, link->id, link) != PD_OK)
+        return pd_fail(error, PD_FULL, "no room for a KV link to %s", link->instance);
+    link->state = OPENING;
+    link->deadline = now + reader->options.silence_ns;
+    link->transport[0] = link->why[0] = '\0';
+    reader->world.open(reader->world.context, link->id, link->address);
+    return PD_OK;
+}
+
 static int open_link(struct pd_reader *reader, uint64_t now, struct reader_link *link,
                      const char *address, struct pd_error *error)
 {
@@ -83,15 +99,12 @@ static int open_link(struct pd_reader *reader, uint64_t now, struct reader_link 
         return pd_fail(error, PD_IO, "no KV link to %s; next try in %llu ms; last: %s",
                        link->instance, (unsigned long long)((link->retry_at - now) / 1000000 + 1),
                        link->why);
-    link->id = reader->world.next_link(reader->world.context);
-    if (pd_idmap_put(&reader->by_link, link->id, link) != PD_OK)
-        return pd_fail(error, PD_FULL, "no room for a KV link to %s", link->instance);
     pd_kv_cut(link->address, sizeof(link->address), address);
-    link->state = OPENING;
-    link->deadline = now + reader->options.silence_ns;
-    link->transport[0] = link->why[0] = '\0';
-    reader->world.open(reader->world.context, link->id, link->address);
-    return PD_OK;
+    if (now >= link->avoided_until) {
+        link->avoided = 0;
+        link->avoided_why[0] = '\0';
+    }
+    return begin_opening(reader, now, link, error);
 }
 
 /* A link is for one boot of one source: a ticket of another boot gets a link of its own, whose
@@ -139,8 +152,10 @@ void pd_reader_link_up(struct pd_reader *reader, uint64_t now, uint64_t id)
     hello->epoch = ++reader->epoch;
     hello->source_boot = link->boot;
     hello->fingerprint = reader->options.fingerprint;
-    memcpy(hello->transports, reader->transports, sizeof(hello->transports));
-    hello->transport_count = reader->transport_count;
+    for (size_t i = 0; i < reader->transport_count; i++)
+        if (!(link->avoided & 1u << i))
+            memcpy(hello->transports[hello->transport_count++], reader->transports[i],
+                   sizeof(*hello->transports));
     hello->checksum = reader->options.checksum;
     hello->tls = reader->options.tls;
     link->state = GREETING;
@@ -150,12 +165,9 @@ void pd_reader_link_up(struct pd_reader *reader, uint64_t now, uint64_t id)
 
 /* ---- the end of a link ----------------------------------------------------------------------- */
 
-/* The order is the fence: first this end is destroyed, all of its connections, so that nothing
- * lands any more; then the fetches are closed and their blocks are the engine's (8, 9). */
-static void lose(struct pd_reader *reader, uint64_t now, struct reader_link *link, const char *why)
+/* Destroys this end and forgets what was agreed on. */
+static void undo(struct pd_reader *reader, struct reader_link *link)
 {
-    bool was_up = link->state == UP;
-
     if (link->data.end)
         reader->world.disconnect(reader->world.context, link->data.end);
     pd_idmap_remove(&reader->by_link, link->id);
@@ -163,6 +175,15 @@ static void lose(struct pd_reader *reader, uint64_t now, struct reader_link *lin
     link->slots = NULL;
     link->data = (struct pd_data_path){0};
     link->in_flight = 0;
+}
+
+/* The order is the fence: first this end is destroyed, all of its connections, so that nothing
+ * lands any more; then the fetches are closed and their blocks are the engine's (8, 9). */
+static void lose(struct pd_reader *reader, uint64_t now, struct reader_link *link, const char *why)
+{
+    bool was_up = link->state == UP;
+
+    undo(reader, link);
     link->state = LINK_DOWN;
     pd_kv_cut(link->why, sizeof(link->why), why);
     reader->counters.links_lost += was_up;
@@ -176,6 +197,44 @@ static void lose(struct pd_reader *reader, uint64_t now, struct reader_link *lin
     reader->world.link_changed(reader->world.context, link->instance, false, link->transport, why);
     while (!pd_list_empty(&link->fetches))
         pd_fetch_lost(reader, now, PD_OWNER(link->fetches.next, struct fetch, in_link), link->why);
+}
+
+static void add_reason(char why[PD_KV_WHY], const char *more)
+{
+    size_t used = strlen(why);
+
+    if (used > 0 && used + 2 < PD_KV_WHY && more[0]) {
+        memcpy(why + used, "; ", 3);
+        used += 2;
+    }
+    pd_kv_cut(why + used, PD_KV_WHY - used, more);
+}
+
+/* The transport that both ends agreed on does not lead from here to there, and another one may: the link is
+ * opened anew without it, and the fetches that wait for it, none of which has claimed yet, wait on. False if
+ * there is no other. */
+static bool fall_back(struct pd_reader *reader, uint64_t now, struct reader_link *link,
+                      const char *why)
+{
+    unsigned all = (1u << reader->transport_count) - 1;
+    uint64_t id = link->id;
+    char reason[PD_KV_WHY];
+    struct pd_error error;
+
+    if (link->state != CONNECTING)
+        return false;
+    for (size_t i = 0; i < reader->transport_count; i++)
+        if (strcmp(reader->transports[i], link->transport) == 0)
+            link->avoided |= 1u << i;
+    link->avoided_until = now + avoid_ns;
+    if ((link->avoided & all) == all)
+        return false;
+    snprintf(reason, sizeof(reason), "no %s: %.*s", link->transport, PD_KV_WHY / 2, why);
+    add_reason(link->avoided_why, reason);
+    reader->counters.fallbacks++;
+    undo(reader, link);
+    reader->world.close(reader->world.context, id, why);
+    return begin_opening(reader, now, link, &error) == PD_OK; /* its old place is free */
 }
 
 void pd_link_fail(struct pd_reader *reader, uint64_t now, struct reader_link *link, const char *why)
@@ -198,7 +257,7 @@ void pd_reader_link_fail(struct pd_reader *reader, uint64_t now, uint64_t id, co
 {
     struct reader_link *link = pd_idmap_get(&reader->by_link, id);
 
-    if (link)
+    if (link && !fall_back(reader, now, link, why))
         pd_link_fail(reader, now, link, why);
 }
 
@@ -291,10 +350,12 @@ static void on_hello(struct pd_reader *reader, uint64_t now, struct reader_link 
     link->source = hello->pool;
     link->source_epoch = hello->epoch;
     memcpy(link->transport, hello->transport, sizeof(link->transport));
-    pd_kv_cut(link->why, sizeof(link->why), hello->why);
+    pd_kv_cut(link->why, sizeof(link->why), link->avoided_why);
+    add_reason(link->why, hello->why);
+    link->state = CONNECTING;
     if (reader->world.connect(reader->world.context, link->id, hello, &link->data, &error) !=
         PD_OK) {
-        pd_link_fail(reader, now, link, error.text);
+        pd_reader_link_fail(reader, now, link->id, error.text);
         return;
     }
     link->slots = calloc(link->data.window, sizeof(*link->slots));
@@ -302,7 +363,6 @@ static void on_hello(struct pd_reader *reader, uint64_t now, struct reader_link 
         pd_link_fail(reader, now, link, "no memory for reads");
         return;
     }
-    link->state = CONNECTING;
 }
 
 void pd_reader_connected(struct pd_reader *reader, uint64_t now, uint64_t id)
@@ -389,7 +449,7 @@ void pd_reader_tick(struct pd_reader *reader, uint64_t now)
             continue;
         why = overdue(reader, link, now);
         if (why) {
-            pd_link_fail(reader, now, link, why);
+            pd_reader_link_fail(reader, now, link->id, why);
         } else if (link->state >= GREETING && now - link->spoke >= reader->options.silence_ns / 3) {
             struct pd_to_source message = {.kind = PD_TO_SOURCE_HEARTBEAT,
                                            .heartbeat = ++link->heartbeats};

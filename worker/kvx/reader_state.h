@@ -55,6 +55,12 @@ struct reader_link {
     uint64_t heard, spoke, progress, heartbeats;
     uint64_t retry_at, pause; /* after a failed try */
 
+    /* Transports that did not lead to the source, as bits of reader->transports, why, and until when
+     * they are not offered. */
+    unsigned avoided;
+    uint64_t avoided_until;
+    char avoided_why[PD_KV_WHY];
+
     struct pd_layout source;
     uint64_t source_epoch;
     struct pd_data_path data;
