@@ -105,6 +105,9 @@ static void every_transport_is_tried_once(void **state)
     pd_reader_link_fail(world->reader, silence_ns, 2, "connection refused");
     expect(world, "disconnect 2; failed 5; close 2");
     assert_string_equal(world->why, "connection refused");
+    fetch(world, 10 * silence_ns, 6, 8);
+    pd_reader_link_up(world->reader, 10 * silence_ns, 3);
+    assert_int_equal(world->last.hello.transport_count, 2);
     close_world(world);
 }
 

@@ -1,5 +1,6 @@
 /* Shared memory: who gets the mapping, what of a mapping is believed, and when it is chosen. */
 #include "t/unit/kvx_victims.h"
+#include "worker/kvx/copy.h"
 
 /* ---- shared memory --------------------------------------------------------------------------- */
 
@@ -349,6 +350,25 @@ static void options_that_cannot_work_are_refused_by_name(void **state)
     refuse_options("auto", "127.0.0.1", 8192, "its shape needs");
 }
 
+/* Every beginning and end within a line, and nothing beside them. */
+static void copies_past_the_cache_are_exact(void **state)
+{
+    static uint8_t from[512], to[512];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(from); i++)
+        from[i] = (uint8_t)(i * 37 + 11);
+    for (size_t at = 0; at < 70; at++)
+        for (size_t bytes = 0; bytes < 270; bytes++) {
+            memset(to, 0xee, sizeof(to));
+            pd_copy_past_cache(to + at, from + bytes % 16, bytes);
+            assert_memory_equal(to + at, from + bytes % 16, bytes);
+            for (size_t i = 0; i < sizeof(to); i++)
+                if ((i < at || i >= at + bytes) && to[i] != 0xee)
+                    fail_msg("byte %zu was written by a copy of %zu bytes to %zu", i, bytes, at);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -362,6 +382,7 @@ int main(void)
         cmocka_unit_test(wildcard_address_only_reads),
         cmocka_unit_test(no_transport_in_common_is_refused),
         cmocka_unit_test(options_that_cannot_work_are_refused_by_name),
+        cmocka_unit_test(copies_past_the_cache_are_exact),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -227,8 +227,11 @@ static bool fall_back(struct pd_reader *reader, uint64_t now, struct reader_link
         if (strcmp(reader->transports[i], link->transport) == 0)
             link->avoided |= 1u << i;
     link->avoided_until = now + avoid_ns;
-    if ((link->avoided & all) == all)
+    if ((link->avoided & all) == all) { /* the next link begins anew */
+        link->avoided = 0;
+        link->avoided_why[0] = '\0';
         return false;
+    }
     snprintf(reason, sizeof(reason), "no %s: %.*s", link->transport, PD_KV_WHY / 2, why);
     add_reason(link->avoided_why, reason);
     reader->counters.fallbacks++;

@@ -22,6 +22,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "worker/kvx/copy.h"
 #include "worker/kvx/list.h"
 #include "worker/kvx/transport.h"
 
@@ -34,6 +35,7 @@ enum {
     LISTEN_BACKLOG = 64,
     /* One copy at a time: a slice is a read, at most PD_READ_BYTES, a fraction of a millisecond. */
     WINDOW = 2,
+    CACHED = 8 << 20, /* bytes of a transfer that are worth a place in the cache: the first ones */
 };
 
 struct shm {
@@ -75,6 +77,7 @@ struct reader_end {
     const _Atomic uint64_t *words;
     const struct pd_read *reads[WINDOW];
     size_t waiting;
+    uint64_t in_a_row; /* bytes copied since there was nothing to copy */
     struct pd_list in_busy;
 };
 
@@ -391,19 +394,28 @@ static int read_pool(struct pd_reader_end *base, const struct pd_read *read)
 
     if (end->waiting == WINDOW)
         return PD_FULL;
+    if (end->waiting == 0)
+        end->in_a_row = 0;
     end->reads[end->waiting++] = read;
     if (pd_list_empty(&end->in_busy))
         pd_list_append(&shm->busy, &end->in_busy);
     return PD_OK;
 }
 
-static void copy(const struct reader_end *end, const struct pd_read *read)
+/* A short prompt is about to be used, and stays in the cache; a long one does not fit there. */
+static void copy(struct reader_end *end, const struct pd_read *read)
 {
     uint8_t *to = end->base.transport->pool->base;
 
-    for (size_t i = 0; i < read->count; i++)
-        memcpy(to + read->ranges[i].destination, end->map + read->ranges[i].source,
-               read->ranges[i].length);
+    for (size_t i = 0; i < read->count; i++) {
+        const struct pd_range *range = &read->ranges[i];
+
+        if (end->in_a_row < CACHED)
+            memcpy(to + range->destination, end->map + range->source, range->length);
+        else
+            pd_copy_past_cache(to + range->destination, end->map + range->source, range->length);
+    }
+    end->in_a_row += read->bytes;
 }
 
 /* One read of one end. */
