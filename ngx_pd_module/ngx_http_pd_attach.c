@@ -17,10 +17,12 @@
 #include "ngx_http_pd_attach.h"
 #include "ngx_http_pd_attempt.h"
 #include "ngx_http_pd_hello.h"
+#include "ngx_http_pd_ready.h"
 #include "ngx_http_pd_report.h"
 #include "ngx_http_pd_resolve.h"
 #include "ngx_http_pd_slot.h"
 #include "ngx_http_pd_unpack.h"
+#include "ngx_http_pd_vitals.h"
 
 
 #define NGX_HTTP_PD_ATTACH_HELLO      10000    /* ms to say hello */
@@ -371,8 +373,11 @@ ngx_http_pd_attach_say_hello(ngx_http_pd_attach_t *attach)
 static void
 ngx_http_pd_attach_beat(ngx_http_pd_attach_t *attach)
 {
-    Pd__V1__ToWorker    note = PD__V1__TO_WORKER__INIT;
-    Pd__V1__Heartbeat  beat = PD__V1__HEARTBEAT__INIT;
+    Pd__V1__ToWorker         note = PD__V1__TO_WORKER__INIT;
+    Pd__V1__Heartbeat       beat = PD__V1__HEARTBEAT__INIT;
+    ngx_http_pd_zone_t     *zone;
+    ngx_http_pd_worker_t   *worker;
+    Pd__V1__FrontendHealth  health = PD__V1__FRONTEND_HEALTH__INIT;
 
     if ((ngx_msec_int_t) (ngx_current_msec - attach->heard)
         > NGX_HTTP_PD_ATTACH_SILENCE)
@@ -389,6 +394,19 @@ ngx_http_pd_attach_beat(ngx_http_pd_attach_t *attach)
     }
 
     beat.number = ++attach->heartbeats;
+
+    zone = attach->process->zone;
+
+    ngx_http_pd_zone_lock(zone);
+
+    worker = ngx_http_pd_zone_worker(zone, attach->index, attach->id);
+
+    if (worker) {
+        ngx_http_pd_ready_tell(zone, worker->cluster, &health);
+        beat.health = &health;
+    }
+
+    ngx_http_pd_zone_unlock(zone);
 
     note.kind_case = PD__V1__TO_WORKER__KIND_HEARTBEAT;
     note.heartbeat = &beat;
@@ -733,6 +751,10 @@ ngx_http_pd_attach_on_other(ngx_http_pd_attach_t *attach,
         ngx_http_pd_report_drain(attach);
         break;
 
+    case PD__V1__FROM_WORKER__KIND_FRONTENDS:
+        ngx_http_pd_report_frontends(attach, message->frontends);
+        break;
+
     default:
         /* of a later protocol */
         break;
@@ -816,6 +838,8 @@ ngx_http_pd_attach_on_hello(ngx_http_pd_attach_t *attach,
     if (attach->process->drained) {
         ngx_http_pd_attach_drain(attach);
     }
+
+    ngx_http_pd_vitals_try(attach->process, attach->index);
 
     return NGX_OK;
 }

@@ -21,6 +21,7 @@
 #include "ngx_http_pd_queue.h"
 #include "ngx_http_pd_account.h"
 #include "ngx_http_pd_learn.h"
+#include "ngx_http_pd_verdict.h"
 #include "ngx_http_pd_wire.h"
 
 
@@ -150,6 +151,7 @@ ngx_http_pd_attempt_start(ngx_http_pd_attempt_t *attempt)
     attempt->choices++;
     attempt->handed = 0;
     attempt->accepted = 0;
+    attempt->crowded = 0;
     attempt->alone = (decode == NGX_HTTP_PD_NONE);
 
     if (!attempt->delivered) {
@@ -537,7 +539,7 @@ ngx_http_pd_attempt_end(ngx_http_pd_attempt_t *attempt,
 }
 
 
-/* what it has really used of what was reserved for it */
+/* what it has really used of what was reserved for it, and how it has ended */
 
 static void
 ngx_http_pd_attempt_settle(ngx_http_pd_attempt_t *attempt)
@@ -551,6 +553,11 @@ ngx_http_pd_attempt_settle(ngx_http_pd_attempt_t *attempt)
     ngx_http_pd_account_settle(zone, &zone->sh->records[attempt->record],
                                job->prompt_tokens + job->completion_tokens,
                                job->sent_us != 0, ngx_http_pd_now_us());
+
+    if (!job->canary) {
+        ngx_http_pd_verdict_count(zone, job->cluster->shared,
+                                  attempt->verdict);
+    }
 }
 
 
@@ -561,6 +568,9 @@ ngx_http_pd_attempt_done(ngx_http_pd_attempt_t *attempt,
     ngx_http_pd_job_t  *job;
 
     job = attempt->job;
+
+    attempt->verdict = ngx_http_pd_verdict(attempt, result);
+    result->verdict = attempt->verdict;
 
     ngx_http_pd_attempt_end(attempt, NGX_HTTP_PD_ANSWERED, reason);
 
@@ -611,6 +621,9 @@ ngx_http_pd_attempt_fail(ngx_http_pd_attempt_t *attempt, ngx_uint_t status,
                   "decode \"%V\", status %ui: %V",
                   &job->id, stage, &job->prefill.name, &job->decode.name,
                   status, &result->message);
+
+    attempt->verdict = ngx_http_pd_verdict(attempt, result);
+    result->verdict = attempt->verdict;
 
     ngx_http_pd_attempt_end(attempt, NGX_HTTP_PD_FAILED, attempt->reason);
 

@@ -46,6 +46,7 @@ struct ngx_http_pd_attempt_s {
     ngx_http_pd_result_t      result;
     Pd__V1__Cancel__Reason    reason;    /* for the workers, if it fails */
     ngx_uint_t                retry_after;   /* seconds, as a worker said */
+    ngx_http_pd_verdict_e     verdict;
 
     ngx_http_pd_tail_t        tail;      /* of prompt and answer */
 
@@ -56,6 +57,7 @@ struct ngx_http_pd_attempt_s {
     unsigned                  alone:1;   /* P, without D: one token */
     unsigned                  handed:1;  /* D has the ticket: D judges alone */
     unsigned                  accepted:1;
+    unsigned                  crowded:1; /* the last try was refused for room */
     unsigned                  delivered:1;
 };
 

@@ -9,22 +9,30 @@
 
 #include "ngx_http_pd_canary.h"
 #include "ngx_http_pd_attempt.h"
+#include "ngx_http_pd_choose.h"
+#include "ngx_http_pd_ready.h"
 #include "ngx_http_pd_vitals.h"
 
 
-#define NGX_HTTP_PD_CANARY_POOL    1024
+#define NGX_HTTP_PD_CANARY_POOL    2048
 #define NGX_HTTP_PD_CANARY_TIME    10000    /* ms to sing */
 
 
 typedef struct {
     ngx_http_pd_job_t        job;
     ngx_http_pd_process_t   *process;
-    ngx_uint_t               worker;
-    uint64_t                 id;
+    ngx_uint_t               worker;      /* or NONE: it is for a cluster */
+    uint64_t                 id;          /* the worker's */
+    uint64_t                 boot;
+    u_char                   model[NGX_HTTP_PD_MODEL_MAX + 1];
 } ngx_http_pd_canary_t;
 
 
-static ngx_int_t ngx_http_pd_canary_job(ngx_http_pd_canary_t *canary);
+static ngx_http_pd_canary_t *ngx_http_pd_canary_create(
+    ngx_http_pd_process_t *process);
+static void ngx_http_pd_canary_model(ngx_http_pd_canary_t *canary,
+    ngx_http_pd_worker_t *worker);
+static ngx_int_t ngx_http_pd_canary_submit(ngx_http_pd_canary_t *canary);
 static ngx_int_t ngx_http_pd_canary_pack(ngx_http_pd_job_t *job);
 static ngx_int_t ngx_http_pd_canary_delta(ngx_http_pd_job_t *job,
     ngx_http_pd_delta_t *delta);
@@ -41,80 +49,135 @@ static const ngx_http_pd_job_handlers_t  ngx_http_pd_canary_handlers = {
 
 
 ngx_int_t
-ngx_http_pd_canary_send(ngx_http_pd_process_t *process, ngx_uint_t worker)
+ngx_http_pd_canary_send(ngx_http_pd_process_t *process, ngx_uint_t index)
+{
+    ngx_uint_t                i;
+    ngx_http_pd_zone_t       *zone;
+    ngx_http_pd_canary_t     *canary;
+    ngx_http_pd_worker_t     *worker;
+    ngx_http_pd_cluster_t   **clusters;
+
+    canary = ngx_http_pd_canary_create(process);
+    if (canary == NULL) {
+        return NGX_ERROR;
+    }
+
+    zone = process->zone;
+    clusters = process->conf->clusters.elts;
+
+    ngx_http_pd_zone_lock(zone);
+
+    worker = &zone->sh->workers[index];
+
+    canary->worker = index;
+    canary->id = worker->id;
+    canary->boot = worker->boot;
+    canary->job.canary = index + 1;
+
+    for (i = 0; i < process->conf->clusters.nelts; i++) {
+        if (clusters[i]->shared_id && clusters[i]->shared == worker->cluster)
+        {
+            canary->job.cluster = clusters[i];
+        }
+    }
+
+    ngx_http_pd_canary_model(canary, worker);
+
+    ngx_http_pd_zone_unlock(zone);
+
+    return ngx_http_pd_canary_submit(canary);
+}
+
+
+ngx_int_t
+ngx_http_pd_canary_pair(ngx_http_pd_process_t *process,
+    ngx_http_pd_cluster_t *cluster, ngx_uint_t turn)
+{
+    ngx_uint_t             i, k;
+    ngx_http_pd_zone_t    *zone;
+    ngx_http_pd_canary_t  *canary;
+    ngx_http_pd_worker_t  *worker;
+
+    canary = ngx_http_pd_canary_create(process);
+    if (canary == NULL) {
+        return NGX_ERROR;
+    }
+
+    zone = process->zone;
+
+    canary->worker = NGX_HTTP_PD_NONE;
+    canary->job.canary = NGX_HTTP_PD_CANARY_PAIR;
+    canary->job.cluster = cluster;
+
+    ngx_http_pd_zone_lock(zone);
+
+    /* the model of the next worker, from this turn's on */
+
+    for (i = 0; i < zone->sh->nworkers; i++) {
+        k = (turn + i) % zone->sh->nworkers;
+        worker = &zone->sh->workers[k];
+
+        if (ngx_http_pd_choose_serves(worker, cluster->shared, 0)) {
+            ngx_http_pd_canary_model(canary, worker);
+            break;
+        }
+    }
+
+    ngx_http_pd_zone_unlock(zone);
+
+    return ngx_http_pd_canary_submit(canary);
+}
+
+
+static ngx_http_pd_canary_t *
+ngx_http_pd_canary_create(ngx_http_pd_process_t *process)
 {
     ngx_pool_t            *pool;
     ngx_http_pd_canary_t  *canary;
-    ngx_http_pd_result_t   result;
 
     if (process->draining) {
-        return NGX_ERROR;
+        return NULL;
     }
 
     pool = ngx_create_pool(NGX_HTTP_PD_CANARY_POOL, process->log);
     if (pool == NULL) {
-        return NGX_ERROR;
+        return NULL;
     }
 
     canary = ngx_pcalloc(pool, sizeof(ngx_http_pd_canary_t));
 
-    if (canary) {
-        canary->job.pool = pool;
-        canary->process = process;
-        canary->worker = worker;
-
-        if (ngx_http_pd_canary_job(canary) == NGX_OK
-            && ngx_http_pd_job_submit(&canary->job, &result) == NGX_OK)
-        {
-            return NGX_OK;
-        }
+    if (canary == NULL) {
+        ngx_destroy_pool(pool);
+        return NULL;
     }
 
-    ngx_destroy_pool(pool);
+    canary->job.pool = pool;
+    canary->process = process;
 
-    return NGX_ERROR;
+    return canary;
 }
 
 
-static ngx_int_t
-ngx_http_pd_canary_job(ngx_http_pd_canary_t *canary)
+static void
+ngx_http_pd_canary_model(ngx_http_pd_canary_t *canary,
+    ngx_http_pd_worker_t *worker)
 {
-    u_char                   model[NGX_HTTP_PD_MODEL_MAX];
-    ngx_uint_t               i;
-    ngx_http_pd_job_t       *job;
-    ngx_http_pd_zone_t      *zone;
-    ngx_http_pd_worker_t    *worker;
-    ngx_http_pd_cluster_t  **clusters;
+    ngx_memcpy(canary->model, worker->model, worker->model_len);
+
+    canary->job.model.data = canary->model;
+    canary->job.model.len = worker->model_len;
+}
+
+
+/* on its way, or freed */
+
+static ngx_int_t
+ngx_http_pd_canary_submit(ngx_http_pd_canary_t *canary)
+{
+    ngx_http_pd_job_t     *job;
+    ngx_http_pd_result_t   result;
 
     job = &canary->job;
-    zone = canary->process->zone;
-    clusters = canary->process->conf->clusters.elts;
-
-    ngx_http_pd_zone_lock(zone);
-
-    worker = &zone->sh->workers[canary->worker];
-    canary->id = worker->id;
-
-    for (i = 0; i < canary->process->conf->clusters.nelts; i++) {
-        if (clusters[i]->shared_id && clusters[i]->shared == worker->cluster)
-        {
-            job->cluster = clusters[i];
-        }
-    }
-
-    job->model.len = worker->model_len;
-    ngx_memcpy(model, worker->model, worker->model_len);
-
-    ngx_http_pd_zone_unlock(zone);
-
-    job->model.data = ngx_pnalloc(job->pool, job->model.len + 1);
-
-    if (job->model.data == NULL || job->cluster == NULL) {
-        return NGX_ERROR;
-    }
-
-    ngx_memcpy(job->model.data, model, job->model.len);
-    job->model.data[job->model.len] = '\0';
 
     ngx_str_set(&job->id, "canary");
 
@@ -122,9 +185,17 @@ ngx_http_pd_canary_job(ngx_http_pd_canary_t *canary)
     job->log = canary->process->log;
     job->max_tokens = 2;
     job->deadline = NGX_HTTP_PD_CANARY_TIME;
-    job->canary = canary->worker + 1;
 
-    return ngx_http_pd_canary_pack(job);
+    if (job->cluster && job->model.len
+        && ngx_http_pd_canary_pack(job) == NGX_OK
+        && ngx_http_pd_job_submit(job, &result) == NGX_OK)
+    {
+        return NGX_OK;
+    }
+
+    ngx_destroy_pool(job->pool);
+
+    return NGX_ERROR;
 }
 
 
@@ -192,10 +263,11 @@ ngx_http_pd_canary_delta(ngx_http_pd_job_t *job, ngx_http_pd_delta_t *delta)
 static void
 ngx_http_pd_canary_done(ngx_http_pd_job_t *job, ngx_http_pd_result_t *result)
 {
-    uint64_t                id;
-    ngx_pool_t             *pool;
+    uint64_t                id, boot;
     ngx_uint_t              worker, sang;
     ngx_http_pd_canary_t   *canary;
+    ngx_http_pd_cluster_t  *cluster;
+    ngx_http_pd_verdict_e   verdict;
     ngx_http_pd_process_t  *process;
 
     canary = (ngx_http_pd_canary_t *) job;
@@ -203,10 +275,17 @@ ngx_http_pd_canary_done(ngx_http_pd_job_t *job, ngx_http_pd_result_t *result)
     process = canary->process;
     worker = canary->worker;
     id = canary->id;
+    boot = canary->boot;
+    cluster = job->cluster;
     sang = (result->status == NGX_HTTP_OK);
+    verdict = result->verdict;
 
-    pool = job->pool;
-    ngx_destroy_pool(pool);
+    ngx_destroy_pool(job->pool);
 
-    ngx_http_pd_vitals_canary(process, worker, id, sang);
+    if (worker == NGX_HTTP_PD_NONE) {
+        ngx_http_pd_ready_canary(process, cluster, verdict);
+
+    } else {
+        ngx_http_pd_vitals_canary(process, worker, id, boot, sang);
+    }
 }

@@ -46,8 +46,8 @@ static ngx_uint_t ngx_http_pd_choose_fits(ngx_http_pd_zone_t *zone,
     ngx_http_pd_search_t *search, ngx_http_pd_worker_t *worker);
 static ngx_uint_t ngx_http_pd_choose_has_room(ngx_http_pd_search_t *search,
     ngx_http_pd_worker_t *worker);
-static ngx_uint_t ngx_http_pd_choose_possible(ngx_http_pd_zone_t *zone,
-    ngx_uint_t cluster, uint64_t model);
+static ngx_uint_t ngx_http_pd_choose_usable(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_worker_t *worker);
 static ngx_int_t ngx_http_pd_choose_models(ngx_http_pd_zone_t *zone,
     ngx_uint_t cluster, ngx_pool_t *pool, ngx_array_t *models);
 
@@ -407,9 +407,7 @@ ngx_http_pd_choose_pair_fits(ngx_http_pd_worker_t *prefill,
 }
 
 
-/* somebody can answer for the model: a mixed worker, or a pair */
-
-static ngx_uint_t
+ngx_uint_t
 ngx_http_pd_choose_possible(ngx_http_pd_zone_t *zone, ngx_uint_t cluster,
     uint64_t model)
 {
@@ -424,7 +422,7 @@ ngx_http_pd_choose_possible(ngx_http_pd_zone_t *zone, ngx_uint_t cluster,
 
         if (!ngx_http_pd_choose_serves(worker, cluster, model)
             || worker->role == PD__V1__ROLE__ROLE_DECODE
-            || !ngx_http_pd_slot_attached_any(zone, worker))
+            || !ngx_http_pd_choose_usable(zone, worker))
         {
             continue;
         }
@@ -439,7 +437,8 @@ ngx_http_pd_choose_possible(ngx_http_pd_zone_t *zone, ngx_uint_t cluster,
             if (ngx_http_pd_choose_serves(other, cluster, model)
                 && other->role == PD__V1__ROLE__ROLE_DECODE
                 && ngx_http_pd_choose_pair_fits(worker, other)
-                && ngx_http_pd_slot_attached_any(zone, other))
+                && ngx_http_pd_vitals_pair_usable(zone, worker, other)
+                && ngx_http_pd_choose_usable(zone, other))
             {
                 return 1;
             }
@@ -447,6 +446,54 @@ ngx_http_pd_choose_possible(ngx_http_pd_zone_t *zone, ngx_uint_t cluster,
     }
 
     return 0;
+}
+
+
+static ngx_uint_t
+ngx_http_pd_choose_usable(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_worker_t *worker)
+{
+    return worker->vital != NGX_HTTP_PD_EJECTED
+           && ngx_http_pd_slot_attached_any(zone, worker);
+}
+
+
+ngx_uint_t
+ngx_http_pd_choose_ready(ngx_http_pd_zone_t *zone, ngx_uint_t cluster)
+{
+    uint64_t               model;
+    ngx_uint_t             i, n, models;
+    ngx_http_pd_worker_t  *workers;
+
+    workers = zone->sh->workers;
+    models = 0;
+
+    for (i = 0; i < zone->sh->nworkers; i++) {
+
+        if (!ngx_http_pd_choose_serves(&workers[i], cluster, 0)) {
+            continue;
+        }
+
+        model = workers[i].model_hash;
+
+        for (n = 0; n < i; n++) {
+            if (ngx_http_pd_choose_serves(&workers[n], cluster, model)) {
+                break;
+            }
+        }
+
+        if (n < i) {
+            continue;
+        }
+
+        if (!ngx_http_pd_choose_possible(zone, cluster, model)) {
+            return 0;
+        }
+
+        models++;
+    }
+
+    return models != 0;
 }
 
 

@@ -40,6 +40,15 @@ ngx_int_t ngx_http_pd_choose_decode(ngx_http_pd_zone_t *zone,
 ngx_uint_t ngx_http_pd_choose_serves(ngx_http_pd_worker_t *worker,
     ngx_uint_t cluster, uint64_t model);
 
+/*
+ * Somebody answers for the model (0: any), for each model that is served: a
+ * mixed worker, or a pair, that is fit and that a process is attached to.
+ */
+ngx_uint_t ngx_http_pd_choose_possible(ngx_http_pd_zone_t *zone,
+    ngx_uint_t cluster, uint64_t model);
+ngx_uint_t ngx_http_pd_choose_ready(ngx_http_pd_zone_t *zone,
+    ngx_uint_t cluster);
+
 /* blocks that hold so many tokens */
 uint64_t ngx_http_pd_choose_blocks(ngx_http_pd_worker_t *worker,
     uint64_t tokens);

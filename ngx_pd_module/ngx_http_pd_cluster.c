@@ -22,6 +22,7 @@
 #include "ngx_http_pd_cluster_directives.h"
 #include "ngx_http_pd_revision.h"
 #include "ngx_http_pd_policy.h"
+#include "ngx_http_pd_ready.h"
 
 
 #define NGX_HTTP_PD_CLUSTER_MODULE    0x55434450    /* "PDCU" */
@@ -103,6 +104,13 @@ static ngx_command_t  ngx_http_pd_cluster_commands[] = {
     { ngx_string("ejection"),
       NGX_HTTP_PD_CLUSTER_CONF|NGX_CONF_TAKE123,
       ngx_http_pd_cluster_ejection,
+      0,
+      0,
+      NULL },
+
+    { ngx_string("readiness"),
+      NGX_HTTP_PD_CLUSTER_CONF|NGX_CONF_1MORE,
+      ngx_http_pd_ready_directive,
       0,
       0,
       NULL },
@@ -203,6 +211,8 @@ ngx_http_pd_cluster_block(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     ngx_conf_init_msec_value(cluster->backoff, NGX_HTTP_PD_BACKOFF);
     ngx_conf_init_uint_value(cluster->faults, NGX_HTTP_PD_FAULTS);
 
+    ngx_http_pd_ready_defaults(cluster);
+
     return NGX_CONF_OK;
 }
 
@@ -277,6 +287,8 @@ ngx_http_pd_cluster_mention(ngx_conf_t *cf, ngx_str_t *name)
     cluster->stall = NGX_CONF_UNSET_MSEC;
     cluster->faults = NGX_CONF_UNSET_UINT;
     cluster->backoff = NGX_CONF_UNSET_MSEC;
+
+    ngx_http_pd_ready_unset(cluster);
 
     return cluster;
 }

@@ -68,6 +68,11 @@ struct ngx_http_pd_cluster_s {
     ngx_msec_t                 stall;      /* of work without a step */
     ngx_uint_t                 faults;     /* in a row, until ejected */
     ngx_msec_t                 backoff;    /* of the first ejection */
+    ngx_uint_t                 ready_ratio;    /* %, 0: not judged by it */
+    ngx_msec_t                 ready_window;
+    ngx_uint_t                 ready_requests; /* before it is judged */
+    ngx_msec_t                 ready_out;      /* at least, at first */
+    ngx_uint_t                 ready_canaries; /* that prove it well */
     ngx_uint_t                 nrevisions;
     ngx_http_pd_revision_conf_t  revisions[NGX_HTTP_PD_REVISIONS];
     ngx_uint_t                 policy;

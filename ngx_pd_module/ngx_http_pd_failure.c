@@ -195,6 +195,8 @@ ngx_http_pd_failure_refused(ngx_http_pd_attempt_t *attempt,
         return;
     }
 
+    attempt->crowded = (code == PD__V1__FAILED__CODE__CAPACITY);
+
     ngx_http_pd_attempt_again(attempt, attach->index,
                               NGX_HTTP_SERVICE_UNAVAILABLE, message);
 }

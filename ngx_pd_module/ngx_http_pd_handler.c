@@ -9,6 +9,7 @@
 
 
 #include "ngx_http_pd_tenant.h"
+#include "ngx_http_pd_ready.h"
 
 
 static ngx_int_t ngx_http_pd_handler_models(ngx_http_pd_ctx_t *ctx);
@@ -21,9 +22,10 @@ static ngx_int_t ngx_http_pd_handler_method(ngx_http_pd_ctx_t *ctx,
 ngx_int_t
 ngx_http_pd_handler(ngx_http_request_t *r)
 {
-    ngx_int_t           rc;
-    ngx_uint_t          surface;
-    ngx_http_pd_ctx_t  *ctx;
+    ngx_int_t                rc;
+    ngx_uint_t               surface;
+    ngx_http_pd_ctx_t       *ctx;
+    ngx_http_pd_loc_conf_t  *plcf;
 
     if (r != r->main) {
         ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
@@ -40,6 +42,15 @@ ngx_http_pd_handler(ngx_http_request_t *r)
 
     ngx_http_set_ctx(r, ctx, ngx_http_pd_module);
     ctx->error.status = 0;
+
+    /* who is out of its load balancer also lets its clients go */
+
+    plcf = ngx_http_get_module_loc_conf(r, ngx_http_pd_module);
+
+    if (ngx_http_pd_ready_away(plcf->pass)) {
+        r->keepalive = 0;
+    }
+
     ctx->keepalive = r->keepalive;
 
     rc = ngx_http_pd_tenant(ctx);

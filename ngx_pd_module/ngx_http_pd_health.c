@@ -1,21 +1,34 @@
 
 /*
  * pd_health live;     200 as long as this process answers
- * pd_health ready;    200 if every cluster can serve a request, else 503
+ * pd_health ready;    200 if this frontend is fit to serve every cluster, see
+ *                     ngx_http_pd_ready.h, else 503
  *
- * Both answer {"status": "...", "clusters": {"NAME": "ready" | "waiting"}}:
- * live names the clusters too, but does not judge by them, so that a frontend
- * whose workers restart is not restarted as well.
+ * Both answer {"status": "...", "clusters": {"NAME": "..."}}, with each
+ * cluster's ngx_http_pd_ready_e as a word: live names the clusters too, but
+ * does not judge by them, so that a frontend whose workers restart is not
+ * restarted as well.
  */
 
 
 #include "ngx_http_pd_health.h"
 #include "ngx_http_pd_cluster.h"
+#include "ngx_http_pd_ready.h"
 
 
 static ngx_int_t ngx_http_pd_health_handler(ngx_http_request_t *r);
-static ngx_uint_t ngx_http_pd_health_body(ngx_http_request_t *r,
+static ngx_http_pd_ready_e ngx_http_pd_health_body(ngx_http_request_t *r,
     ngx_str_t *clusters);
+
+
+/* by ngx_http_pd_ready_e */
+
+static ngx_str_t  ngx_http_pd_health_words[] = {
+    ngx_string("waiting"),
+    ngx_string("away"),
+    ngx_string("degraded"),
+    ngx_string("ready")
+};
 
 
 char *
@@ -37,9 +50,9 @@ ngx_http_pd_health_handler(ngx_http_request_t *r)
     ngx_int_t                rc;
     ngx_buf_t               *b;
     ngx_str_t                clusters;
-    ngx_uint_t               ready;
     const char              *status;
     ngx_chain_t              out;
+    ngx_http_pd_ready_e      worst;
     ngx_http_pd_loc_conf_t  *plcf;
 
     if (!(r->method & (NGX_HTTP_GET|NGX_HTTP_HEAD))) {
@@ -53,7 +66,7 @@ ngx_http_pd_health_handler(ngx_http_request_t *r)
 
     plcf = ngx_http_get_module_loc_conf(r, ngx_http_pd_module);
 
-    ready = ngx_http_pd_health_body(r, &clusters);
+    worst = ngx_http_pd_health_body(r, &clusters);
 
     if (clusters.data == NULL) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
@@ -63,13 +76,14 @@ ngx_http_pd_health_handler(ngx_http_request_t *r)
         status = "live";
         r->headers_out.status = NGX_HTTP_OK;
 
-    } else if (ready) {
+    } else if (worst >= NGX_HTTP_PD_READY_DEGRADED) {
         status = "ready";
         r->headers_out.status = NGX_HTTP_OK;
 
     } else {
-        status = "waiting";
+        status = (char *) ngx_http_pd_health_words[worst].data;
         r->headers_out.status = NGX_HTTP_SERVICE_UNAVAILABLE;
+        r->keepalive = 0;
     }
 
     len = sizeof("{\"status\":\"waiting\",\"clusters\":{}}\n") + clusters.len;
@@ -103,15 +117,16 @@ ngx_http_pd_health_handler(ngx_http_request_t *r)
 }
 
 
-/* "NAME":"ready",...; data is NULL if memory failed */
+/* "NAME":"ready",...; data is NULL if memory failed.  The worst of them. */
 
-static ngx_uint_t
+static ngx_http_pd_ready_e
 ngx_http_pd_health_body(ngx_http_request_t *r, ngx_str_t *clusters)
 {
     size_t                     len;
     u_char                    *p;
-    ngx_str_t                  any;
-    ngx_uint_t                 i, ready, all;
+    ngx_str_t                 *word;
+    ngx_uint_t                 i;
+    ngx_http_pd_ready_e        ready, worst;
     ngx_http_pd_cluster_t    **cluster;
     ngx_http_pd_main_conf_t   *pmcf;
 
@@ -121,7 +136,7 @@ ngx_http_pd_health_body(ngx_http_request_t *r, ngx_str_t *clusters)
     len = 1;
 
     for (i = 0; i < pmcf->clusters.nelts; i++) {
-        len += sizeof("\"\":\"waiting\",") - 1 + 6 * cluster[i]->name.len;
+        len += sizeof("\"\":\"degraded\",") - 1 + 6 * cluster[i]->name.len;
     }
 
     p = ngx_pnalloc(r->pool, len);
@@ -129,17 +144,17 @@ ngx_http_pd_health_body(ngx_http_request_t *r, ngx_str_t *clusters)
     clusters->data = p;
     clusters->len = 0;
 
-    if (p == NULL) {
-        return 0;
-    }
+    worst = NGX_HTTP_PD_READY;
 
-    ngx_str_null(&any);
-    all = 1;
+    if (p == NULL) {
+        return worst;
+    }
 
     for (i = 0; i < pmcf->clusters.nelts; i++) {
 
-        ready = ngx_http_pd_cluster_ready(cluster[i], &any);
-        all &= ready;
+        ready = ngx_http_pd_ready(cluster[i]);
+        worst = ngx_min(worst, ready);
+        word = &ngx_http_pd_health_words[ready];
 
         if (i) {
             *p++ = ',';
@@ -149,10 +164,11 @@ ngx_http_pd_health_body(ngx_http_request_t *r, ngx_str_t *clusters)
         p = (u_char *) ngx_escape_json(p, cluster[i]->name.data,
                                        cluster[i]->name.len);
         p = ngx_cpymem(p, "\":\"", 3);
-        p = ready ? ngx_cpymem(p, "ready\"", 6) : ngx_cpymem(p, "waiting\"", 8);
+        p = ngx_cpymem(p, word->data, word->len);
+        *p++ = '"';
     }
 
     clusters->len = p - clusters->data;
 
-    return all;
+    return worst;
 }

@@ -123,6 +123,9 @@ ngx_http_pd_hello_learn(ngx_http_pd_zone_t *zone, ngx_http_pd_worker_t *worker,
     u_char     *p;
     size_t      len;
     ngx_str_t   model, revision;
+    ngx_uint_t  again;
+
+    again = 0;
 
     /* sums over records are counted in its blocks */
 
@@ -149,10 +152,7 @@ ngx_http_pd_hello_learn(ngx_http_pd_zone_t *zone, ngx_http_pd_worker_t *worker,
         worker->moved = 0;
         worker->back = worker->known ? ngx_http_pd_now_us() : 0;
 
-        if (worker->hung) {
-            worker->hung = 0;
-            worker->vital = NGX_HTTP_PD_WELL;
-        }
+        again = worker->known;
     }
 
     worker->tried = 1;
@@ -194,6 +194,10 @@ ngx_http_pd_hello_learn(ngx_http_pd_zone_t *zone, ngx_http_pd_worker_t *worker,
     p = ngx_cpymem(p, hello->fingerprint->chat_template.data,
                    NGX_HTTP_PD_DIGEST);
     ngx_memcpy(p, hello->fingerprint->layout.data, NGX_HTTP_PD_DIGEST);
+
+    if (again) {
+        ngx_http_pd_vitals_again(zone, worker);
+    }
 }
 
 

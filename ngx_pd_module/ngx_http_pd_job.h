@@ -53,6 +53,15 @@ typedef struct {
 } ngx_http_pd_delta_t;
 
 
+/* what an end says of us: see ngx_http_pd_verdict.h */
+
+typedef enum {
+    NGX_HTTP_PD_VERDICT_NONE = 0,
+    NGX_HTTP_PD_VERDICT_FINISHED,
+    NGX_HTTP_PD_VERDICT_FAILED
+} ngx_http_pd_verdict_e;
+
+
 typedef struct {
     ngx_uint_t                 status;     /* HTTP status: 200 if it ended well */
     Pd__V1__FinishReason       finish;     /* with 200 */
@@ -61,6 +70,7 @@ typedef struct {
     ngx_str_t                  code;       /* OpenAI error code, may be empty */
     ngx_uint_t                 retry_after;    /* seconds, 0: none */
     ngx_str_t                  stop_matched;
+    ngx_http_pd_verdict_e      verdict;
 } ngx_http_pd_result_t;
 
 
@@ -96,6 +106,9 @@ typedef enum {
 } ngx_http_pd_route_e;
 
 
+#define NGX_HTTP_PD_CANARY_PAIR    0xffff      /* for whichever is chosen */
+
+
 struct ngx_http_pd_job_s {
 
     /* set by the consumer */
@@ -127,14 +140,16 @@ struct ngx_http_pd_job_s {
     ngx_str_t                          sticky_key;     /* of "sticky" */
     ngx_uint_t                         max_tokens;     /* 0: not given */
     ngx_msec_t                         deadline;       /* from submit, ms */
+    ngx_uint_t                         hurried;        /* the client's own */
     ngx_msec_t                         queue_timeout;  /* 0: the cluster's */
     ngx_uint_t                         class;          /* NGX_HTTP_PD_CLASS_... */
     ngx_uint_t                         weight;         /* of the tenant */
     size_t                             failover_buffer;    /* bytes of submit
                                                   and ids; 0: no failover */
     ngx_uint_t                         submit_shared;  /* by several jobs */
-    ngx_uint_t                         canary;     /* 1 + the worker it is for:
-                                                  it neither waits nor moves */
+    ngx_uint_t                         canary;     /* 1 + the worker it is for,
+                                                  or ..._CANARY_PAIR: it
+                                                  neither waits nor moves */
 
     /* kept by the dispatcher, read by the consumer */
 

@@ -15,6 +15,7 @@
 #include "ngx_http_pd_metrics.h"
 #include "ngx_http_pd_attempt.h"
 #include "ngx_http_pd_ledger.h"
+#include "ngx_http_pd_verdict.h"
 #include "ngx_http_pd_vitals.h"
 
 
@@ -33,6 +34,9 @@ typedef struct {
     uint64_t                      gave_up;
     uint64_t                      paced;
     uint64_t                      unpromised;
+    uint64_t                      window[2];
+    uint64_t                      degraded;
+    uint64_t                      away;
 } ngx_http_pd_metrics_cluster_t;
 
 
@@ -109,6 +113,10 @@ static const char  *ngx_http_pd_metrics_outcomes[] = {
     "answered", "failed", "left", "lost"
 };
 
+static const char  *ngx_http_pd_metrics_verdicts[] = {
+    "finished", "failed"
+};
+
 static const char  *ngx_http_pd_metrics_moves[] = {
     "exact", "approximate", "restarted"
 };
@@ -176,6 +184,19 @@ static const ngx_http_pd_metrics_family_t  ngx_http_pd_metrics_of_clusters[] = {
     { "pd_failovers_unpromised_total", "counter",
       "Requests over pd_failover_buffer, which cannot move.",
       NGX_HTTP_PD_METRICS_AT(cluster, unpromised), NGX_HTTP_PD_METRICS_ONE },
+
+    { "pd_window_requests", "gauge",
+      "Requests of the last minutes by which this frontend is judged.",
+      NGX_HTTP_PD_METRICS_AT(cluster, window),
+      NGX_HTTP_PD_METRICS_BY("verdict", ngx_http_pd_metrics_verdicts) },
+
+    { "pd_degraded", "gauge",
+      "1 while this frontend stays in though too few requests finish.",
+      NGX_HTTP_PD_METRICS_AT(cluster, degraded), NGX_HTTP_PD_METRICS_ONE },
+
+    { "pd_away", "gauge",
+      "1 while this frontend has taken itself out of its load balancer.",
+      NGX_HTTP_PD_METRICS_AT(cluster, away), NGX_HTTP_PD_METRICS_ONE },
 
     { NULL, NULL, NULL, 0, NGX_HTTP_PD_METRICS_ONE }
 };
@@ -389,6 +410,7 @@ static ngx_int_t
 ngx_http_pd_metrics_cluster(ngx_http_pd_metrics_t *m,
     ngx_http_pd_zone_cluster_t *cluster)
 {
+    uint64_t                        requests;
     ngx_str_t                       name;
     ngx_uint_t                      i;
     ngx_http_pd_metrics_cluster_t  *copy;
@@ -399,6 +421,11 @@ ngx_http_pd_metrics_cluster(ngx_http_pd_metrics_t *m,
     copy->gave_up = cluster->gave_up;
     copy->paced = cluster->paced;
     copy->unpromised = cluster->unpromised;
+    copy->degraded = cluster->ready.degraded;
+    copy->away = cluster->ready.away;
+
+    ngx_http_pd_verdict_sum(cluster, &requests, &copy->window[0]);
+    copy->window[1] = requests - copy->window[0];
 
     ngx_memcpy(copy->refused, cluster->refused, sizeof(copy->refused));
     ngx_memcpy(copy->ended, cluster->ended, sizeof(copy->ended));

@@ -9,6 +9,7 @@
 
 #include "ngx_http_pd_process.h"
 #include "ngx_http_pd_attempt.h"
+#include "ngx_http_pd_ready.h"
 #include "ngx_http_pd_slot.h"
 #include "ngx_http_pd_state.h"
 #include "ngx_http_pd_vitals.h"
@@ -211,7 +212,7 @@ ngx_http_pd_process_self_handler(ngx_event_t *ev)
 static void
 ngx_http_pd_process_tick_handler(ngx_event_t *ev)
 {
-    ngx_uint_t              sweeps;
+    ngx_uint_t              quick;
     ngx_http_pd_zone_t     *zone;
     ngx_http_pd_process_t  *process;
 
@@ -229,14 +230,17 @@ ngx_http_pd_process_tick_handler(ngx_event_t *ev)
     {
         process->swept = ngx_current_msec;
 
-        sweeps = ngx_http_pd_slot_sweep(zone, process->log);
+        process->sweeps = ngx_http_pd_slot_sweep(zone, process->log);
 
-        if (sweeps) {
+        if (process->sweeps) {
+            ngx_http_pd_ready_tick(process);
             ngx_http_pd_state_save(zone, process->log);
         }
 
-        ngx_http_pd_vitals_tick(process, sweeps);
+        ngx_http_pd_vitals_tick(process, process->sweeps);
     }
+
+    quick = ngx_http_pd_ready_sing(process);
 
     ngx_http_pd_zone_lock(zone);
     ngx_http_pd_ledger_expire(zone);
@@ -246,8 +250,9 @@ ngx_http_pd_process_tick_handler(ngx_event_t *ev)
     ngx_http_pd_process_self_handler(&process->self);
 
     if (!ev->timer_set) {
-        ngx_add_timer(ev, process->queued ? NGX_HTTP_PD_PROCESS_QUICK
-                                          : NGX_HTTP_PD_PROCESS_TICK);
+        ngx_add_timer(ev, (process->queued || quick)
+                          ? NGX_HTTP_PD_PROCESS_QUICK
+                          : NGX_HTTP_PD_PROCESS_TICK);
     }
 }
 
@@ -366,6 +371,8 @@ ngx_http_pd_process_shutdown(ngx_http_pd_process_t *process,
     }
 
     process->draining = 1;
+
+    ngx_http_pd_slot_leaving(process->zone);
 
     ccf = (ngx_core_conf_t *) ngx_get_conf(ngx_cycle->conf_ctx,
                                            ngx_core_module);

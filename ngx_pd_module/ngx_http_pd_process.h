@@ -32,6 +32,7 @@ typedef struct {
     ngx_uint_t                queued;
     ngx_uint_t                unsettled;   /* submissions may yet follow */
 
+    ngx_uint_t                sweeps;      /* it is the one that does */
     ngx_event_t               tick;        /* each second, or 0.1 s */
     ngx_msec_t                swept;
     ngx_event_t               self;        /* posted: grants, new workers */

@@ -6,6 +6,7 @@
 
 #include "ngx_http_pd_report.h"
 #include "ngx_http_pd_attempt.h"
+#include "ngx_http_pd_frontends.h"
 #include "ngx_http_pd_vitals.h"
 
 
@@ -40,6 +41,27 @@ ngx_http_pd_report_apply(ngx_http_pd_attach_t *attach,
         ngx_http_pd_load_report(zone, worker, attach->stream, load);
         ngx_http_pd_vitals_report(worker, load);
     }
+}
+
+
+void
+ngx_http_pd_report_frontends(ngx_http_pd_attach_t *attach,
+    Pd__V1__Frontends *frontends)
+{
+    ngx_http_pd_zone_t    *zone;
+    ngx_http_pd_worker_t  *worker;
+
+    zone = attach->process->zone;
+
+    ngx_http_pd_zone_lock(zone);
+
+    worker = ngx_http_pd_zone_worker(zone, attach->index, attach->id);
+
+    if (worker) {
+        ngx_http_pd_frontends_learn(zone, worker->cluster, frontends);
+    }
+
+    ngx_http_pd_zone_unlock(zone);
 }
 
 

@@ -22,6 +22,10 @@ void ngx_http_pd_report_apply(ngx_http_pd_attach_t *attach,
 void ngx_http_pd_report_alone(ngx_http_pd_attach_t *attach,
     Pd__V1__LoadReport *load);
 
+/* what it has heard of the other frontends */
+void ngx_http_pd_report_frontends(ngx_http_pd_attach_t *attach,
+    Pd__V1__Frontends *frontends);
+
 /* the worker takes nothing new */
 void ngx_http_pd_report_drain(ngx_http_pd_attach_t *attach);
 

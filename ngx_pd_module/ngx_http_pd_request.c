@@ -383,6 +383,7 @@ ngx_http_pd_request_choice(ngx_http_pd_choice_t *choice)
     job->id = ctx->id;
     job->max_tokens = ctx->openai.sampling.max_tokens;
     job->deadline = ctx->timeout;
+    job->hurried = (ctx->timeout < plcf->timeout);
     job->queue_timeout = plcf->queue_timeout;
     job->class = ctx->class;
     job->weight = ctx->known ? ctx->known->weight : 1;

@@ -85,6 +85,15 @@ ngx_http_pd_slot_leave(ngx_http_pd_zone_t *zone)
 }
 
 
+void
+ngx_http_pd_slot_leaving(ngx_http_pd_zone_t *zone)
+{
+    ngx_http_pd_zone_lock(zone);
+    zone->sh->slots[zone->slot].leaving = 1;
+    ngx_http_pd_zone_unlock(zone);
+}
+
+
 ngx_uint_t
 ngx_http_pd_slot_sweep(ngx_http_pd_zone_t *zone, ngx_log_t *log)
 {
@@ -98,7 +107,7 @@ ngx_http_pd_slot_sweep(ngx_http_pd_zone_t *zone, ngx_log_t *log)
 
     ngx_http_pd_zone_lock(zone);
 
-    /* the lowest slot that lives sweeps for all */
+    /* the lowest slot that lives sweeps for all, but rather one that stays */
 
     for (i = 0; i < NGX_HTTP_PD_ZONE_SLOTS; i++) {
 
@@ -109,7 +118,10 @@ ngx_http_pd_slot_sweep(ngx_http_pd_zone_t *zone, ngx_log_t *log)
         }
 
         if (ngx_http_pd_slot_alive(zone, i)) {
-            if (i < zone->slot) {
+            if (sh->slots[i].leaving < sh->slots[zone->slot].leaving
+                || (sh->slots[i].leaving == sh->slots[zone->slot].leaving
+                    && i < zone->slot))
+            {
                 ngx_http_pd_zone_unlock(zone);
                 return 0;
             }
@@ -219,6 +231,7 @@ ngx_http_pd_slot_forget(ngx_http_pd_zone_t *zone, ngx_uint_t slot)
 
     s->pid = 0;
     s->stalled = 0;
+    s->leaving = 0;
     s->grants = NGX_HTTP_PD_NIL;
     ngx_memzero(s->attached, sizeof(s->attached));
 }

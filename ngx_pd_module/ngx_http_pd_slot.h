@@ -22,6 +22,9 @@ void ngx_http_pd_slot_leave(ngx_http_pd_zone_t *zone);
  */
 ngx_uint_t ngx_http_pd_slot_sweep(ngx_http_pd_zone_t *zone, ngx_log_t *log);
 
+/* nginx has asked this process to leave: another one shall sweep */
+void ngx_http_pd_slot_leaving(ngx_http_pd_zone_t *zone);
+
 /* the rest is called under the lock */
 
 /* wakes a process to look at its grants and at the workers */

@@ -5,12 +5,18 @@
  *     ngx_pd 1
  *     lease 10.0.0.11:9000 1764441234 chat
  *     ejected 10.0.0.12:9000 1764441250 chat
+ *     ended 148 2 1764441225 chat
+ *     out 3 1764441260 chat
  *     seed 5f0c3a9b71d2e468
  *     account 81c2d4e07f3a9b65 600 17 200000 5321 1764441230
  *     end
  *
  * One line for each lease: the worker's address, the second of its end, the
- * cluster.  One alike for each worker that is ejected.  One for each account
+ * cluster.  One alike for each worker that is ejected.  One for each part of a
+ * cluster's window in which requests have ended (ngx_http_pd_verdict.h): how
+ * many finished, how many failed, the second in which it began.  One for each
+ * cluster that this frontend is out of (ngx_http_pd_ready.h): after so many
+ * rounds, until that second.  One for each account
  * that owes something, up to 4096: its key, a hash with the seed above; its
  * limit of requests, what it owes, the same for tokens; the second in which it
  * did.  The file belongs to the user of the worker processes and is written in
@@ -21,6 +27,8 @@
 
 #include "ngx_http_pd_state.h"
 #include "ngx_http_pd_account.h"
+#include "ngx_http_pd_verdict.h"
+#include "ngx_http_pd_ready.h"
 #include "ngx_http_pd_vitals.h"
 
 
@@ -29,6 +37,9 @@
 #define NGX_HTTP_PD_STATE_LINE                                               \
     (sizeof("ejected  \n") + NGX_HTTP_PD_ADDRESS_MAX + NGX_TIME_T_LEN + 1      \
      + NGX_HTTP_PD_NAME_MAX)
+#define NGX_HTTP_PD_STATE_ENDED                                               \
+    (sizeof("ended    \n") + 2 * NGX_INT32_LEN + NGX_TIME_T_LEN + 1          \
+     + NGX_HTTP_PD_NAME_MAX)
 #define NGX_HTTP_PD_STATE_SEED    (sizeof("seed \n") + 16)
 #define NGX_HTTP_PD_STATE_ACCOUNT                                            \
     (sizeof("account       \n") + 16 + 4 * NGX_INT64_LEN + NGX_TIME_T_LEN)
@@ -36,6 +47,8 @@
 #define NGX_HTTP_PD_STATE_MAX                                                \
     (sizeof(NGX_HTTP_PD_STATE_HEAD NGX_HTTP_PD_STATE_TAIL)                   \
      + NGX_HTTP_PD_ZONE_WORKERS * 2 * NGX_HTTP_PD_STATE_LINE                 \
+     + NGX_HTTP_PD_ZONE_CLUSTERS * (NGX_HTTP_PD_PARTS + 1)                   \
+       * NGX_HTTP_PD_STATE_ENDED                                             \
      + NGX_HTTP_PD_STATE_SEED                                                \
      + NGX_HTTP_PD_STATE_ACCOUNTS * NGX_HTTP_PD_STATE_ACCOUNT)
 
@@ -53,6 +66,12 @@ static ngx_int_t ngx_http_pd_state_ejected(ngx_http_pd_main_conf_t *pmcf,
 static ngx_int_t ngx_http_pd_state_place(ngx_http_pd_main_conf_t *pmcf,
     u_char *p, u_char *last, ngx_str_t *address, time_t *left,
     ngx_http_pd_cluster_t **cluster);
+static ngx_int_t ngx_http_pd_state_ended(ngx_http_pd_main_conf_t *pmcf,
+    u_char *p, u_char *last);
+static ngx_int_t ngx_http_pd_state_out(ngx_http_pd_main_conf_t *pmcf,
+    u_char *p, u_char *last);
+static ngx_http_pd_cluster_t *ngx_http_pd_state_cluster(
+    ngx_http_pd_main_conf_t *pmcf, u_char *p, u_char *last);
 static ngx_int_t ngx_http_pd_state_account(ngx_http_pd_zone_t *zone,
     u_char *p, u_char *last);
 static ngx_int_t ngx_http_pd_state_number(u_char **p, u_char *last,
@@ -60,6 +79,8 @@ static ngx_int_t ngx_http_pd_state_number(u_char **p, u_char *last,
 static u_char *ngx_http_pd_state_write(ngx_http_pd_zone_t *zone, u_char *p);
 static u_char *ngx_http_pd_state_write_place(ngx_http_pd_zone_t *zone,
     ngx_http_pd_worker_t *worker, const char *what, uint64_t end, u_char *p);
+static u_char *ngx_http_pd_state_write_cluster(
+    ngx_http_pd_zone_cluster_t *cluster, u_char *p);
 static u_char *ngx_http_pd_state_write_accounts(ngx_http_pd_zone_t *zone,
     u_char *p);
 
@@ -200,6 +221,14 @@ ngx_http_pd_state_line(ngx_http_pd_main_conf_t *pmcf, u_char *p, u_char *last)
         return ngx_http_pd_state_ejected(pmcf, p + 8, last);
     }
 
+    if (last - p > 6 && ngx_memcmp(p, "ended ", 6) == 0) {
+        return ngx_http_pd_state_ended(pmcf, p + 6, last);
+    }
+
+    if (last - p > 4 && ngx_memcmp(p, "out ", 4) == 0) {
+        return ngx_http_pd_state_out(pmcf, p + 4, last);
+    }
+
     if (last - p > 8 && ngx_memcmp(p, "account ", 8) == 0) {
         return ngx_http_pd_state_account(zone, p + 8, last);
     }
@@ -288,11 +317,8 @@ static ngx_int_t
 ngx_http_pd_state_place(ngx_http_pd_main_conf_t *pmcf, u_char *p, u_char *last,
     ngx_str_t *address, time_t *left, ngx_http_pd_cluster_t **cluster)
 {
-    u_char                  *space;
-    time_t                   end;
-    ngx_str_t                name;
-    ngx_uint_t               i;
-    ngx_http_pd_cluster_t  **clusters;
+    u_char  *space;
+    time_t   end;
 
     *cluster = NULL;
 
@@ -326,18 +352,88 @@ ngx_http_pd_state_place(ngx_http_pd_main_conf_t *pmcf, u_char *p, u_char *last,
         return NGX_OK;
     }
 
-    name.data = space + 1;
-    name.len = last - name.data;
+    *cluster = ngx_http_pd_state_cluster(pmcf, space + 1, last);
 
+    return NGX_OK;
+}
+
+
+/* NULL: there is none of that name any more */
+
+static ngx_http_pd_cluster_t *
+ngx_http_pd_state_cluster(ngx_http_pd_main_conf_t *pmcf, u_char *p,
+    u_char *last)
+{
+    size_t                   len;
+    ngx_uint_t               i;
+    ngx_http_pd_cluster_t  **clusters;
+
+    len = last - p;
     clusters = pmcf->clusters.elts;
 
     for (i = 0; i < pmcf->clusters.nelts; i++) {
 
-        if (clusters[i]->shared_id && clusters[i]->name.len == name.len
-            && ngx_memcmp(clusters[i]->name.data, name.data, name.len) == 0)
+        if (clusters[i]->shared_id && clusters[i]->name.len == len
+            && ngx_memcmp(clusters[i]->name.data, p, len) == 0)
         {
-            *cluster = clusters[i];
+            return clusters[i];
         }
+    }
+
+    return NULL;
+}
+
+
+/* "FINISHED FAILED SECOND CLUSTER" */
+
+static ngx_int_t
+ngx_http_pd_state_ended(ngx_http_pd_main_conf_t *pmcf, u_char *p,
+    u_char *last)
+{
+    uint64_t                finished, failed, when, now;
+    ngx_http_pd_zone_t     *zone;
+    ngx_http_pd_cluster_t  *cluster;
+
+    if (ngx_http_pd_state_number(&p, last, 10, &finished) != NGX_OK
+        || ngx_http_pd_state_number(&p, last, 10, &failed) != NGX_OK
+        || ngx_http_pd_state_number(&p, last, 10, &when) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    cluster = ngx_http_pd_state_cluster(pmcf, p, last);
+    now = (uint64_t) ngx_time();
+
+    if (cluster && when <= now && now - when < 86400) {
+        zone = pmcf->zone->data;
+        ngx_http_pd_verdict_restore(&zone->sh->clusters[cluster->shared],
+                                    now - when, finished, failed);
+    }
+
+    return NGX_OK;
+}
+
+
+/* "ROUNDS SECOND CLUSTER" */
+
+static ngx_int_t
+ngx_http_pd_state_out(ngx_http_pd_main_conf_t *pmcf, u_char *p, u_char *last)
+{
+    uint64_t                rounds, until, now;
+    ngx_http_pd_cluster_t  *cluster;
+
+    if (ngx_http_pd_state_number(&p, last, 10, &rounds) != NGX_OK
+        || ngx_http_pd_state_number(&p, last, 10, &until) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    cluster = ngx_http_pd_state_cluster(pmcf, p, last);
+    now = (uint64_t) ngx_time();
+
+    if (cluster) {
+        until = (until > now) ? ngx_min(until - now, 86400) : 0;
+        ngx_http_pd_ready_restore(pmcf->zone->data, cluster, until, rounds);
     }
 
     return NGX_OK;
@@ -499,6 +595,12 @@ ngx_http_pd_state_write(ngx_http_pd_zone_t *zone, u_char *p)
         }
     }
 
+    for (i = 0; i < zone->sh->nclusters; i++) {
+        if (zone->sh->clusters[i].id) {
+            p = ngx_http_pd_state_write_cluster(&zone->sh->clusters[i], p);
+        }
+    }
+
     p = ngx_http_pd_state_write_accounts(zone, p);
 
     return ngx_cpymem(p, NGX_HTTP_PD_STATE_TAIL,
@@ -520,6 +622,40 @@ ngx_http_pd_state_write_place(ngx_http_pd_zone_t *zone,
                        (size_t) worker->address_len, worker->address,
                        (time_t) (ngx_time() + left),
                        (size_t) cluster->name_len, cluster->name);
+}
+
+
+static u_char *
+ngx_http_pd_state_write_cluster(ngx_http_pd_zone_cluster_t *cluster, u_char *p)
+{
+    int64_t              left;
+    uint64_t             age;
+    ngx_uint_t           i;
+    ngx_http_pd_part_t  *part;
+
+    for (i = 0; i < NGX_HTTP_PD_PARTS; i++) {
+        part = &cluster->parts[i];
+
+        if (ngx_http_pd_verdict_part(cluster, i, &age)
+            && (part->finished || part->failed))
+        {
+            p = ngx_sprintf(p, "ended %uD %uD %T %*s\n",
+                            part->finished, part->failed,
+                            (time_t) (ngx_time() - age),
+                            (size_t) cluster->name_len, cluster->name);
+        }
+    }
+
+    if (cluster->ready.away) {
+        left = (int64_t) (cluster->ready.until - ngx_http_pd_now_us())
+               / 1000000;
+
+        p = ngx_sprintf(p, "out %uD %T %*s\n", cluster->ready.rounds,
+                        (time_t) (ngx_time() + ngx_max(left, 0)),
+                        (size_t) cluster->name_len, cluster->name);
+    }
+
+    return p;
 }
 
 

@@ -10,6 +10,7 @@
 
 #include "ngx_http_pd_api.h"
 #include "ngx_http_pd_limit.h"
+#include "ngx_http_pd_ready.h"
 
 
 typedef enum {
@@ -72,6 +73,8 @@ static uint64_t ngx_http_pd_variable_total(ngx_http_request_t *r);
 static ngx_int_t ngx_http_pd_variable_seconds(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uint64_t us);
 static ngx_int_t ngx_http_pd_variable_count(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data);
+static ngx_int_t ngx_http_pd_variable_degraded(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data);
 static ngx_int_t ngx_http_pd_variable_choice(ngx_http_pd_choice_t *choice,
     uintptr_t data, ngx_str_t *value);
@@ -154,6 +157,7 @@ static ngx_http_variable_t  ngx_http_pd_vars[] = {
                          NGX_HTTP_PD_VAR_KV_BYTES),
     ngx_http_pd_variable("pd_reserved_tokens", ngx_http_pd_variable_count,
                          NGX_HTTP_PD_VAR_RESERVED),
+    ngx_http_pd_variable("pd_degraded", ngx_http_pd_variable_degraded, 0),
     ngx_http_pd_variable("pd_failovers", ngx_http_pd_variable_count,
                          NGX_HTTP_PD_VAR_FAILOVERS),
 
@@ -538,6 +542,29 @@ ngx_http_pd_variable_count(ngx_http_request_t *r,
     }
 
     value.len = ngx_sprintf(value.data, "%uL", n) - value.data;
+
+    return ngx_http_pd_variable_set(v, &value);
+}
+
+
+/* of the cluster of the location */
+
+static ngx_int_t
+ngx_http_pd_variable_degraded(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data)
+{
+    ngx_str_t                value;
+    ngx_http_pd_loc_conf_t  *plcf;
+
+    ngx_str_null(&value);
+
+    plcf = ngx_http_get_module_loc_conf(r, ngx_http_pd_module);
+
+    if (plcf->pass) {
+        value.len = 1;
+        value.data = (u_char *) (ngx_http_pd_ready_degraded(plcf->pass)
+                                 ? "1" : "0");
+    }
 
     return ngx_http_pd_variable_set(v, &value);
 }

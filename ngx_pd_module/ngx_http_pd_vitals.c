@@ -75,10 +75,12 @@ ngx_http_pd_vitals_tick(ngx_http_pd_process_t *process, ngx_uint_t sweeps)
         {
             hung[n++] = i;
 
-        } else if (sweeps && !worker->canary
-                   && worker->until <= ngx_http_pd_now_us())
-        {
-            worker->canary = 1;
+        } else if (sweeps) {
+
+            if (ngx_http_pd_vitals_last(process->zone, worker)) {
+                worker->until = 0;
+            }
+
             away[m++] = i;
         }
     }
@@ -90,12 +92,75 @@ ngx_http_pd_vitals_tick(ngx_http_pd_process_t *process, ngx_uint_t sweeps)
     }
 
     for (i = 0; i < m; i++) {
-        worker = &sh->workers[away[i]];
+        ngx_http_pd_vitals_try(process, away[i]);
+    }
+}
 
-        if (ngx_http_pd_canary_send(process, away[i]) != NGX_OK) {
-            ngx_http_pd_vitals_canary(process, away[i], worker->id, 0);
+
+void
+ngx_http_pd_vitals_try(ngx_http_pd_process_t *process, ngx_uint_t index)
+{
+    uint64_t               id, boot;
+    ngx_uint_t             due;
+    ngx_http_pd_worker_t  *worker;
+
+    worker = &process->zone->sh->workers[index];
+
+    ngx_http_pd_zone_lock(process->zone);
+
+    due = worker->vital == NGX_HTTP_PD_EJECTED && !worker->canary
+          && worker->until <= ngx_http_pd_now_us();
+
+    if (due) {
+        worker->canary = 1;
+    }
+
+    id = worker->id;
+    boot = worker->boot;
+
+    ngx_http_pd_zone_unlock(process->zone);
+
+    if (due && ngx_http_pd_canary_send(process, index) != NGX_OK) {
+        ngx_http_pd_vitals_canary(process, index, id, boot, 0);
+    }
+}
+
+
+/*
+ * The process that was ejected is gone; but one whose canaries have failed is
+ * not believed the sooner for dying.
+ */
+
+void
+ngx_http_pd_vitals_again(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_worker_t *worker)
+{
+    ngx_uint_t           i;
+    ngx_http_pd_pair_t  *pair;
+
+    worker->hung = 0;
+    worker->canary = 0;
+
+    for (i = 0; i < NGX_HTTP_PD_ZONE_PAIRS; i++) {
+        pair = &zone->sh->pairs[i];
+
+        if (pair->prefill == worker->id || pair->decode == worker->id) {
+            ngx_memzero(pair, sizeof(ngx_http_pd_pair_t));
+            zone->sh->npairs--;
         }
     }
+
+    if (worker->vital == NGX_HTTP_PD_EJECTED && worker->ejections > 1) {
+        return;
+    }
+
+    if (ngx_http_pd_vitals_last(zone, worker)) {
+        worker->vital = NGX_HTTP_PD_WELL;
+        return;
+    }
+
+    worker->vital = NGX_HTTP_PD_EJECTED;
+    worker->until = 0;
 }
 
 
@@ -220,7 +285,7 @@ ngx_http_pd_vitals_backoff(ngx_http_pd_cluster_t *conf, ngx_uint_t times)
 
 void
 ngx_http_pd_vitals_canary(ngx_http_pd_process_t *process, ngx_uint_t index,
-    uint64_t id, ngx_uint_t sang)
+    uint64_t id, uint64_t boot, ngx_uint_t sang)
 {
     ngx_http_pd_worker_t   *worker;
     ngx_http_pd_cluster_t  *conf;
@@ -230,13 +295,13 @@ ngx_http_pd_vitals_canary(ngx_http_pd_process_t *process, ngx_uint_t index,
     worker = ngx_http_pd_zone_worker(process->zone, index, id);
     conf = worker ? ngx_http_pd_vitals_conf(process, worker) : NULL;
 
-    if (conf && worker->canary) {
+    if (conf && worker->canary && worker->boot == boot) {
         worker->canary = 0;
 
         if (sang) {
             worker->vital = NGX_HTTP_PD_WELL;
             worker->hung = 0;
-            worker->faults = 0;
+            worker->faults = worker->ejections ? 0 : worker->faults;
             worker->ejections = 0;
             worker->back = ngx_http_pd_now_us();
             process->zone->sh->leases++;
@@ -251,12 +316,19 @@ ngx_http_pd_vitals_canary(ngx_http_pd_process_t *process, ngx_uint_t index,
             worker->until = ngx_http_pd_now_us()
                             + ngx_http_pd_vitals_backoff(conf,
                                                          worker->ejections++);
+
+            ngx_log_error(NGX_LOG_NOTICE, process->log, 0,
+                          "pd: worker \"%*s\" stays out: its canary has not "
+                          "sung", (size_t) worker->address_len,
+                          worker->address);
         }
     }
 
     ngx_http_pd_zone_unlock(process->zone);
 }
 
+
+/* one canary is no row of answers: who dies of each third one still sings */
 
 void
 ngx_http_pd_vitals_success(ngx_http_pd_zone_t *zone,
@@ -270,12 +342,12 @@ ngx_http_pd_vitals_success(ngx_http_pd_zone_t *zone,
 
     if (record->prefill != NGX_HTTP_PD_NONE) {
         prefill = &zone->sh->workers[record->prefill];
-        prefill->faults = 0;
+        prefill->faults = record->canary ? prefill->faults : 0;
     }
 
     if (record->decode != NGX_HTTP_PD_NONE) {
         decode = &zone->sh->workers[record->decode];
-        decode->faults = 0;
+        decode->faults = record->canary ? decode->faults : 0;
     }
 
     if (prefill && decode) {
@@ -394,7 +466,7 @@ ngx_http_pd_vitals_admits(ngx_http_pd_zone_t *zone,
 {
     ngx_http_pd_worker_t  *target;
 
-    if (record->canary) {
+    if (record->canary && record->canary != NGX_HTTP_PD_CANARY_PAIR) {
         target = &zone->sh->workers[record->canary - 1];
 
         if (worker == target) {

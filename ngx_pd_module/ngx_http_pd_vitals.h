@@ -13,15 +13,17 @@
  * answers that ended by its own failure or by its death.  A suspect is chosen
  * where nobody else fits; who is ejected is not chosen, and what it had goes on
  * elsewhere; a canary (ngx_http_pd_canary.h) finds out when it is back, and it
- * gets more from second to second.  The last one of its kind is never ejected.
+ * gets more from second to second.  So it is with one that was started again:
+ * its first work is a canary, at once.  The last one of its kind is never
+ * ejected; one that becomes the last while it is out gets a canary each second.
  *
  * A hand-off that fails while both workers live speaks against the pair, not
  * against them.  It is left out for a while, then tried with real requests, of
  * which the first one that fails ends the trial.
  *
  * All of it lies in the shared zone: any process finds out for all, and what
- * is known outlives a reload.  All functions but the first two are called under
- * the zone's lock.
+ * is known outlives a reload.  All functions but the first three are called
+ * under the zone's lock.
  */
 
 
@@ -39,16 +41,23 @@ typedef enum {
 } ngx_http_pd_vital_e;
 
 
+/* sends it a canary, if its time has come; without the lock */
+void ngx_http_pd_vitals_try(ngx_http_pd_process_t *process, ngx_uint_t index);
+
 /* each second: looks at all workers if this process is the one that sweeps */
 void ngx_http_pd_vitals_tick(ngx_http_pd_process_t *process,
     ngx_uint_t sweeps);
 
-/* a canary has come back from the worker */
+/* a canary has come back from that boot of the worker */
 void ngx_http_pd_vitals_canary(ngx_http_pd_process_t *process,
-    ngx_uint_t index, uint64_t id, ngx_uint_t sang);
+    ngx_uint_t index, uint64_t id, uint64_t boot, ngx_uint_t sang);
 
 /* as the state file tells: s until it may be tried again */
 void ngx_http_pd_vitals_restore(ngx_http_pd_worker_t *worker, time_t left);
+
+/* it has started again; others know by now what it is */
+void ngx_http_pd_vitals_again(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_worker_t *worker);
 
 /* its report */
 void ngx_http_pd_vitals_report(ngx_http_pd_worker_t *worker,

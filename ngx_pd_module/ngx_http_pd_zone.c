@@ -17,6 +17,7 @@
 #include "ngx_http_pd_ledger.h"
 #include "ngx_http_pd_policy.h"
 #include "ngx_http_pd_queue.h"
+#include "ngx_http_pd_ready.h"
 #include "ngx_http_pd_revision.h"
 #include "ngx_http_pd_slot.h"
 
@@ -367,6 +368,8 @@ ngx_http_pd_zone_place_cluster(ngx_http_pd_zone_t *zone,
         ngx_memcpy(zc->name, cluster->name.data, cluster->name.len);
         zc->waited = 0;
         zc->grants = 0;
+        zc->span = 0;
+        ngx_memzero(&zc->ready, sizeof(ngx_http_pd_readiness_t));
     }
 
     zone->sh->nclusters = ngx_max(zone->sh->nclusters, place + 1);
@@ -380,6 +383,7 @@ ngx_http_pd_zone_place_cluster(ngx_http_pd_zone_t *zone,
     cluster->shared_id = zc->id;
 
     ngx_http_pd_revision_place(zone, cluster);
+    ngx_http_pd_ready_place(zone, cluster);
 
     conf = cluster->workers.elts;
 

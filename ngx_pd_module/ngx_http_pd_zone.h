@@ -28,12 +28,14 @@
 #define NGX_HTTP_PD_ZONE_SLOTS       1024    /* NGX_MAX_PROCESSES */
 #define NGX_HTTP_PD_ZONE_ACCOUNTS    8       /* one part in so many */
 #define NGX_HTTP_PD_ZONE_PAIRS       256     /* that fail; the oldest goes */
+#define NGX_HTTP_PD_ZONE_FRONTENDS   128     /* others; the oldest goes */
 #define NGX_HTTP_PD_ZONE_MIN         (512 * 1024)
 
 #define NGX_HTTP_PD_NEAR             4       /* workers that know a prompt */
 #define NGX_HTTP_PD_HOLDERS          5       /* and that a point remembers */
 #define NGX_HTTP_PD_WAYS             4       /* points in a set */
 #define NGX_HTTP_PD_RATIOS           256
+#define NGX_HTTP_PD_PARTS            20      /* of a window of outcomes */
 
 #define NGX_HTTP_PD_MODEL_MAX        256
 #define NGX_HTTP_PD_INSTANCE_MAX     128
@@ -296,6 +298,32 @@ typedef struct {
 } ngx_http_pd_revision_t;
 
 
+/* how requests have ended in a part of a window: see ngx_http_pd_verdict.h */
+
+typedef struct {
+    uint64_t     number;              /* of the part, since long ago */
+    uint32_t     finished;
+    uint32_t     failed;
+} ngx_http_pd_part_t;
+
+
+/* whether this frontend is in: see ngx_http_pd_ready.h */
+
+typedef struct {
+    uint8_t      pairs;               /* each model has a usable one */
+    uint8_t      degraded;            /* in, though too few finish */
+    uint8_t      away;
+    uint32_t     rounds;              /* in a row */
+    uint32_t     asked;               /* canaries of this round ... */
+    uint32_t     sang;                /* ... that were answered well */
+    uint64_t     until;               /* us: out at least so long */
+    uint64_t     pace;                /* us between canaries */
+    uint64_t     next;                /* us: the next canary's turn */
+    uint64_t     singing;             /* us: one is on its way since; 0: none */
+    uint64_t     back;                /* us: in again since */
+} ngx_http_pd_readiness_t;
+
+
 typedef struct {
     uint64_t     id;                  /* of this entry, never reused; 0: free */
     uint8_t      configured;
@@ -327,6 +355,10 @@ typedef struct {
     uint64_t     gave_up;             /* failed, since they could not move */
     uint64_t     paced;               /* moves that had to wait */
     uint64_t     unpromised;          /* over pd_failover_buffer */
+
+    uint64_t     span;                /* us of a part; 0: not counted */
+    ngx_http_pd_part_t       parts[NGX_HTTP_PD_PARTS];
+    ngx_http_pd_readiness_t  ready;
 } ngx_http_pd_zone_cluster_t;
 
 
@@ -336,6 +368,7 @@ typedef struct {
     ngx_pid_t    pid;                 /* 0: free */
     ngx_fd_t     wake;                /* eventfd of all generations, or -1 */
     ngx_uint_t   stalled;             /* it did not take a grant */
+    ngx_uint_t   leaving;             /* nginx has asked it to */
     uint32_t     grants;              /* records granted to it */
     uint64_t     attached[NGX_HTTP_PD_ZONE_WORKERS / 64];
 } ngx_http_pd_slot_t;
@@ -352,6 +385,18 @@ typedef struct {
 } ngx_http_pd_pair_t;
 
 
+/* another frontend of a cluster: see ngx_http_pd_frontends.h */
+
+typedef struct {
+    uint64_t     hash;                /* of its frontend_id; 0: free */
+    uint64_t     cluster;             /* id of ours that it was heard of in */
+    uint64_t     heard;               /* us: last word of it */
+    uint32_t     requests;            /* of its window */
+    uint32_t     finished;
+    uint8_t      away;
+} ngx_http_pd_frontend_t;
+
+
 typedef struct {
     ngx_uint_t                   dirty;
 
@@ -359,7 +404,8 @@ typedef struct {
     uint64_t                     seed;         /* of model_hash */
     uint64_t                     generation;
     uint64_t                     changes;      /* of the set of workers */
-    uint64_t                     leases;       /* changes of, ejections too */
+    uint64_t                     leases;       /* changes of what the state
+                                                  file has, but accounts */
     uint64_t                     saved;        /* of these the file has */
     uint64_t                     last_id;
     uint64_t                     last_order;
@@ -385,6 +431,7 @@ typedef struct {
     ngx_http_pd_slot_t           slots[NGX_HTTP_PD_ZONE_SLOTS];
     ngx_uint_t                   npairs;       /* in use, at most */
     ngx_http_pd_pair_t           pairs[NGX_HTTP_PD_ZONE_PAIRS];
+    ngx_http_pd_frontend_t       frontends[NGX_HTTP_PD_ZONE_FRONTENDS];
     ngx_http_pd_record_t         records[1];
 } ngx_http_pd_shared_t;
 

@@ -155,7 +155,7 @@ m1 submit request=1 attempt=1
 --- ejection
 faults=2 backoff=1h
 --- worker
-m0 die=first
+m0 die=third
 m1
 --- steps
 worker m0 expect attach
@@ -169,7 +169,7 @@ nginx lacks is ejected
 worker m0 start
 worker m0 expect attach
 worker m0 expect attach
-sleep 0.2
+nginx expect is back: its canary sang
 client2 request
 client2 expect [DONE]
 nginx expect is ejected: too many requests in a row failed with it
@@ -295,3 +295,135 @@ m1
 --- must_die
 --- error_log
 invalid parameter "faults=2" in "ejection"
+
+
+
+=== TEST 14: who starts again gets a canary first, at once, and then is used
+--- http_config
+pd_zone pd:1m;
+pd_cluster chat { worker {{p0}}; worker {{d0}}; worker {{d1}} backup; }
+--- worker
+p0 role=prefill
+d0 role=decode
+d1 role=decode
+--- steps
+nginx expect attached
+nginx expect attached
+nginx expect attached
+worker d0 kill
+nginx expect lost worker
+worker d0 start role=decode gate=placed
+worker d0 expect /message .* request_id: "canary"/
+client request
+client expect [DONE]
+worker d1 expect submit request=2
+worker d0 release
+nginx expect is back: its canary sang
+client2 request
+worker d0 expect submit request=3
+worker d0 release
+client2 expect [DONE]
+
+
+
+=== TEST 15: one that dies of its canary stays out, a bit longer each time
+--- ejection
+backoff=1h
+--- worker
+m0
+m1
+--- steps
+nginx expect attached
+nginx expect attached
+worker m0 kill
+nginx expect lost worker
+worker m0 start die=placed
+nginx expect stays out: its canary has not sung
+worker m0 start die=placed
+nginx expect stays out: its canary has not sung
+worker m0 start
+nginx expect attached
+client request
+client expect [DONE]
+worker m1 expect submit
+worker m0 lacks "hello"
+
+
+
+=== TEST 16: a new process is not what the old one was
+--- ejection
+faults=1 backoff=1h
+--- worker
+m0 fail=INTERNAL
+m1
+--- steps
+nginx expect attached
+nginx expect attached
+client request
+client expect [DONE]
+nginx expect is ejected
+worker m0 kill
+nginx expect lost worker
+worker m0 start delay=1
+nginx expect is back: its canary sang
+client2 request
+worker m0 expect submit request=3
+client2 expect [DONE]
+
+
+
+=== TEST 17: the last one starts again: there is nobody to wait for
+--- cluster
+worker {{m0}};
+--- worker
+m0
+--- steps
+nginx expect attached
+worker m0 kill
+nginx expect lost worker
+client request
+worker m0 start
+client expect [DONE]
+worker m0 lacks canary
+
+
+
+=== TEST 18: who becomes the last while it is out is tried each second
+--- ejection
+faults=1 backoff=1h
+--- worker
+m0 fail=INTERNAL every=1
+m1
+--- steps
+nginx expect attached
+nginx expect attached
+client request
+client expect [DONE]
+nginx expect is ejected
+worker m1 kill
+nginx expect lost worker
+nginx expect stays out: its canary has not sung
+nginx expect stays out: its canary has not sung
+
+
+
+=== TEST 19: a process that leaves does not keep the others from trying
+--- workers: 1
+--- ejection
+faults=1 backoff=500ms
+--- worker
+m0 fail=INTERNAL every=2
+m1 gate=third
+--- steps
+nginx expect attached
+nginx expect attached
+client request
+client expect [DONE]
+client2 request
+worker m1 expect submit
+nginx expect is ejected
+nginx reload
+nginx expect is back: its canary sang
+client2 lacks [DONE]
+worker m1 release
+client2 expect [DONE]

@@ -11,7 +11,7 @@ POST /v1/completions
 {"model":"m","prompt":"hello","stream":true,"logprobs":2}
 END
     $block->set_value(http_config => 'pd_zone pd:1m; pd_cluster chat { '
-        . $block->cluster . ' }');
+        . $block->cluster . ' readiness requests=3; }');
 });
 
 run_tests();
@@ -98,3 +98,16 @@ client request
 client expect t0
 client close
 worker m0 expect cancel request=1 attempt=1 reason=CLIENT_GONE
+
+
+
+=== TEST 5: it tells nothing of other frontends, of which there may be none
+--- cluster
+worker {{m0}}; ejection faults=1000;
+--- worker
+m0 frozen=1 refuse=INTERNAL:6
+--- steps
+worker m0 expect heartbeat
+nginx ask 3 500
+nginx expect is degraded: 0 of 3 requests have finished; this frontend stays: it knows of no other to compare with
+nginx ask 1 200

@@ -13,6 +13,8 @@ It writes what it hears into LOG, one event a line:
     submit request=R attempt=A route=PREFILL parts=N bytes=N model=M ticket=G
     message ... the whole Submit as one line of protobuf text
     cancel request=R attempt=A reason=CLIENT_GONE
+    told FINISHED/REQUESTS  what a frontend's heartbeats say, when it changes;
+                            with "away" behind it, if it is
     drain, detach, release, heartbeat (the first of a stream only)
     registered lease=MS (the first time), not registered: STATUS "message"
 
@@ -39,11 +41,15 @@ Options (default):
     token_us=N step_us=N    what the reports say of a prompt's token, of a step
     report_slot=N (any)     reports that come with no step go to this slot only
     gate=E,...              wait for a release (SIGUSR1) before each event E:
-                            attach hello placed first token finish
+                            attach hello placed first token third finish
     refuse=CODE[:N]         Failed(CODE) in place of Placed, N times (always)
-    fail=CODE               Failed(CODE) after the first token
+    fail=CODE               Failed(CODE) after the first token ...
+    every=N (1)             ... of every Nth answer
+    others=N:M|N:M:away|... other frontends, whose N requests ended M times well,
+                            beside those that attach and tell; after a release,
+                            what is behind a "/"
     message=TEXT            its message, "_" for a space too
-    die=E                   the process ends at E: attach submit placed first
+    die=E                   the process ends at E: attach submit placed first third
     protocol=N (1)          in the hello
     frozen=N                knows no messages but those of t/frozen/pd-N.proto
     fingerprint=TEXT (f)    all four digests are made of it
@@ -126,6 +132,18 @@ class Worker:
         self.draining = False
         self.attaches = set()
         self.reports = 0
+        self.answers = 0
+        self.frontends = {}    # what each has told of itself
+
+    def others(self):
+        """The frontends of "others": those before, or behind, a release."""
+        now = self.options.get("others", "").split("/")
+        return [pd.FrontendHealth(
+            frontend_id=f"other{i}", requests=int(words[0]),
+            finished=int(words[1]), away=len(words) > 2)
+            for i, words in enumerate(
+                one.split(":") for one in filter(
+                    None, now[min(self.releases, len(now) - 1)].split("|")))]
 
     def log(self, line):
         self.log_file.write(line.replace("\n", "\\n") + "\n")
@@ -207,6 +225,8 @@ class Attach:
                 await self.context.write(data)
         interval = worker.number("report", hello.report_interval_ms or 1000)
         worker.attaches.add(self)
+        if worker.draining:
+            await self.send(pd.FromWorker(drain=pd.WorkerDrain()))
         reporter = self.start(self.report(interval / 1000))
         try:
             while True:
@@ -280,8 +300,29 @@ class Attach:
         elif kind == "heartbeat":
             if message.heartbeat.number == 1:
                 self.worker.log("heartbeat")
+            self.tell_others(message.heartbeat)
         else:
             self.worker.log(f"protocol error: message of kind {kind}")
+
+    def tell_others(self, heartbeat):
+        """As a real worker does: what the other frontends have told."""
+        worker = self.worker
+        if "frozen" in worker.options:
+            return
+        own = self.hello.frontend_id
+        health = heartbeat.health
+        if heartbeat.HasField("health"):
+            told = f"{health.finished}/{health.requests}" + (
+                " away" if health.away else "")
+            health.frontend_id = own
+            if worker.frontends.get(own) != health:
+                worker.log(f"told {told}")
+            worker.frontends[own] = health
+        others = worker.others() + [
+            other for name, other in worker.frontends.items() if name != own]
+        if others:
+            self.start(self.send(pd.FromWorker(
+                frontends=pd.Frontends(others=others))))
 
     def take_part(self, part):
         worker = self.worker
@@ -360,6 +401,8 @@ class Attach:
         first = position = len(sequence.submit.generated.ids)
         while position < count:
             await worker.reach("token" if position > first else "first")
+            if position == first + 2:
+                await worker.reach("third")    # no canary has so many
             await asyncio.sleep(worker.number("delay", 0) / 1000)
             size = min(worker.number("merge", 1), count - position)
             if route == "PREFILL" or (route == "DECODE" and position == first):
@@ -396,7 +439,9 @@ class Attach:
                 step=worker.steps, sequences=[step], load=self.load())))
             if handed_over:
                 break
-            if "fail" in worker.options:
+            worker.answers += position == first + 1
+            if ("fail" in worker.options
+                    and worker.answers % worker.number("every", 1) == 0):
                 await self.fail(key, worker.options["fail"])
                 return
         self.sequences.pop(key, None)

@@ -259,6 +259,9 @@ my %step = (
     'client finish'  => sub { $_[1]{$_[2]}->finish },
     'client close'   => sub { delete($_[1]{$_[2]})->close; 1 },
     'client status'  => sub { $_[1]{$_[2]}->status == $_[3] },
+    'client header'  => sub { my ($name, $value) = split /:\s*/, $_[3], 2;
+                              ($_[1]{$_[2]}->header // '')
+                                  =~ /^\Q$name\E: \Q$value\E\r$/mi },
     'client lacks'   => sub { $_[1]{$_[2]}->arrived !~ pattern($_[3]) },
     'worker expect'  => sub { $workers->expect($_[2], pattern($_[3]),
                                                $nginx{timeout}) },
@@ -286,6 +289,7 @@ my %step = (
     'nginx kill_inside' => sub { kill_inside(split ' ', $_[3]) },
     'nginx killed'   => sub { killed_inside() },
     'nginx signal'   => sub { kill $_[3], $nginx{pid} },
+    'nginx ask'      => sub { ask($_[0], split ' ', $_[3]) },
     'nginx burst'    => sub { burst($_[0], $_[3]) },
     'sleep'          => sub { sleep $_[3]; 1 },
 );
@@ -439,6 +443,24 @@ sub connect_to {
     }
 
     return 0;
+}
+
+# The block's request, or that of client NAME, COUNT times, one after the other;
+# each ends with STATUS.
+sub ask {
+    my ($block, $count, $status, $name) = @_;
+
+    for (1 .. $count) {
+        my $client = new_client($block, $name // 'client');
+        $client->finish($nginx{timeout}) or return 0;
+        $client->close;
+
+        next if $client->status == $status;
+        diag($client->{raw});
+        return 0;
+    }
+
+    return 1;
 }
 
 # COUNT ... as t/lib/burst.py takes them; what it prints is in nginx's log.
