@@ -237,11 +237,12 @@ size_t pd_kv_pool_bytes(const struct pd_kv_pool *pool);
 #define PD_TOKEN_OF_SLOT(slot) (-1 - (int32_t)(slot))
 
 /* How one row of logits becomes a token. Order: bias, penalties, temperature, top-k, top-p, min-p,
- * draw. */
+ * typical-p, draw. */
 struct pd_sample_params {
     float temperature;         /* 0: greedy, lowest id wins a tie */
     float top_p;               /* 1: off */
     float min_p;               /* 0: off */
+    float typical_p;           /* 1: off */
     int32_t top_k;             /* 0: off */
     float presence, frequency; /* over generated tokens */
     float repetition;          /* over prompt and generated tokens; 1: off */

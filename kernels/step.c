@@ -260,7 +260,8 @@ static int check_numbers(struct pd_graph *graph, const struct pd_sample_params *
 {
     if (!(params->temperature >= 0) || !isfinite(params->temperature) ||
         !(params->top_p >= 0 && params->top_p <= 1) ||
-        !(params->min_p >= 0 && params->min_p <= 1) || params->top_k < 0 ||
+        !(params->min_p >= 0 && params->min_p <= 1) ||
+        !(params->typical_p >= 0 && params->typical_p <= 1) || params->top_k < 0 ||
         !isfinite(params->presence) || !isfinite(params->frequency) || !(params->repetition > 0) ||
         !isfinite(params->repetition))
         REFUSE("sample %d: a sampling parameter is out of range", i);

@@ -222,6 +222,10 @@ static const ngx_http_pd_field_t  ngx_http_pd_root_fields[] = {
 
     ngx_http_pd_refused("functions", NGX_HTTP_PD_CHAT),
 
+    { ngx_string("typical_p"), NGX_HTTP_PD_BOTH | NGX_HTTP_PD_FIELD_ABOVE,
+      NGX_HTTP_PD_TAKES_NUMBER, ngx_http_pd_field_float, NULL, NULL,
+      ngx_http_pd_sampling(typical_p), 0, 1, NULL },
+
     ngx_http_pd_refused("verbosity", NGX_HTTP_PD_CHAT),
 
     ngx_http_pd_boolean("ignore_eos", NGX_HTTP_PD_BOTH,

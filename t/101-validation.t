@@ -267,11 +267,11 @@ a client request body is buffered to a temporary file
 === TEST 23: sampling parameters and the prompt reach the worker
 --- request
 POST /v1/chat/completions
-{"model":"m","messages":[{"role":"system","content":"s"},{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}],"temperature":0.5,"top_p":0.5,"top_k":7,"min_p":0.25,"presence_penalty":1,"frequency_penalty":-1,"repetition_penalty":1.5,"seed":42,"stop":["x"],"max_completion_tokens":2,"min_tokens":1,"ignore_eos":true,"user":"u"}
+{"model":"m","messages":[{"role":"system","content":"s"},{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}],"temperature":0.5,"top_p":0.5,"top_k":7,"min_p":0.25,"typical_p":0.75,"presence_penalty":1,"frequency_penalty":-1,"repetition_penalty":1.5,"seed":42,"stop":["x"],"max_completion_tokens":2,"min_tokens":1,"ignore_eos":true,"user":"u"}
 --- response_body_like: "finish_reason":"length"
 --- worker_log
 chat \{ messages \{ role: "system" content: "s" \} messages \{ role: "user" content: "a\\nb" \} \}
-temperature: 0.5 top_p: 0.5 top_k: 7 min_p: 0.25 presence_penalty: 1.0 frequency_penalty: -1.0 repetition_penalty: 1.5 seed: 42 max_tokens: 2 min_tokens: 1 ignore_eos: true stop: "x"
+temperature: 0.5 top_p: 0.5 top_k: 7 min_p: 0.25 presence_penalty: 1.0 frequency_penalty: -1.0 repetition_penalty: 1.5 seed: 42 max_tokens: 2 min_tokens: 1 ignore_eos: true stop: "x" typical_p: 0.75
 
 
 

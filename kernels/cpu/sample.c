@@ -5,6 +5,7 @@
  *     nothing filtered   walk the weights by id until u * total is passed, whole runs first
  *     top-k, top-p       take what is near the greatest, widening until the filter is decided
  *                        by it; select the prefix there (quickselect by count and by mass)
+ *     typical-p          the same selection among what is left, by distance instead of logit
  *
  * The order of candidates is by logit, ties by id, so the answer does not depend on how it was
  * found. */
@@ -17,8 +18,9 @@
 struct sampler {
     const struct pd_cpu_path *path;
     const struct pd_sample_params *params;
-    int count;      /* of the vocabulary */
-    const float *x; /* adjusted logits */
+    int count;          /* of the vocabulary */
+    const float *x;     /* adjusted logits */
+    const float *order; /* what candidates are ordered by, greatest first: x, as a rule */
     float *adjusted, *weight, *run_sums;
     int32_t *ids; /* candidates */
 };
@@ -133,7 +135,7 @@ static int select_prefix(const struct sampler *sampler, int32_t *ids, int count,
     double have = 0;
 
     while (low <= high) {
-        int place = partition(sampler->x, ids, low, high);
+        int place = partition(sampler->order, ids, low, high);
         double sum = have;
 
         for (int i = low; i < place; i++)
@@ -175,8 +177,36 @@ static int gather(const struct sampler *sampler, float greatest, float reach, in
     }
 }
 
-/* Leaves the survivors of top-k, top-p and min-p in ids and returns how many. */
-static int filter(const struct sampler *sampler, float greatest, double total)
+/* Of the candidates, those whose information, -log p, lies nearest to its mean, until they have their
+ * share; returns how many. -log p is (greatest - x) / temperature but for a constant. */
+static int select_typical(struct sampler *sampler, float greatest, int count)
+{
+    const struct pd_sample_params *params = sampler->params;
+    double total = 0, mean = 0, factor = 1 / (double)params->temperature;
+    int kept = 0;
+
+    for (int i = 0; i < count; i++) {
+        int32_t id = sampler->ids[i];
+        double weight = sampler->weight[id];
+
+        if (weight <= 0) /* cannot be drawn, and may be infinitely far */
+            continue;
+        sampler->ids[kept++] = id;
+        total += weight;
+        mean += weight * ((double)greatest - sampler->x[id]) * factor;
+    }
+    mean /= total;
+    for (int i = 0; i < kept; i++) {
+        int32_t id = sampler->ids[i];
+
+        sampler->adjusted[id] = -(float)fabs(((double)greatest - sampler->x[id]) * factor - mean);
+    }
+    sampler->order = sampler->adjusted; /* x may be the same memory: it is not needed any more */
+    return select_prefix(sampler, sampler->ids, kept, INT32_MAX, params->typical_p * total);
+}
+
+/* Leaves the survivors of all filters in ids and returns how many. */
+static int filter(struct sampler *sampler, float greatest, double total)
 {
     const struct pd_sample_params *params = sampler->params;
     int count,
@@ -201,7 +231,7 @@ static int filter(const struct sampler *sampler, float greatest, double total)
         }
         count = kept;
     }
-    return count;
+    return params->typical_p < 1 ? select_typical(sampler, greatest, count) : count;
 }
 
 /* ---- drawing --------------------------------------------------------------------------------- */
@@ -272,14 +302,14 @@ static double weigh(const struct sampler *sampler, const float *x, float greates
     return total;
 }
 
-static int32_t draw(const struct sampler *sampler, float greatest)
+static int32_t draw(struct sampler *sampler, float greatest)
 {
     const struct pd_sample_params *params = sampler->params;
     double u = pd_philox_uniform(params->seed, params->draw);
     double total = weigh(sampler, sampler->x, greatest, 1 / params->temperature);
 
     if ((params->top_k <= 0 || params->top_k >= sampler->count) && params->top_p >= 1 &&
-        params->min_p <= 0)
+        params->min_p <= 0 && params->typical_p >= 1)
         return draw_of_all(sampler, u * total);
     return draw_among(sampler, u, filter(sampler, greatest, total));
 }
@@ -294,7 +324,7 @@ static void log_probabilities(struct sampler *sampler, struct pd_step *step, int
     double log_total = greatest + log(weigh(sampler, logits, greatest, 1));
     int wanted = sampler->params->logprobs - 1, found = 0;
 
-    sampler->x = logits;
+    sampler->x = sampler->order = logits;
     step->sampled_logprob[s] = (float)(logits[step->sampled[s]] - log_total);
     if (wanted > 0)
         found = gather(sampler, greatest, 4, wanted, INFINITY);
@@ -319,6 +349,7 @@ static void sample_row(struct sampler *sampler, const struct pd_host_run *run, i
 
     sampler->params = &step->sample[s];
     adjust(sampler, step, logits, pd_host_history(run->host, slot));
+    sampler->order = sampler->x;
     greatest = sampler->path->greatest(sampler->x, sampler->count);
     step->sample_fault[s] =
         !isfinite(greatest) ||

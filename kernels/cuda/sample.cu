@@ -7,7 +7,8 @@
  *
  * Candidates are ordered by x, ties by id. top-k keeps the first k; top-p the shortest prefix with
  * its share of the mass; min-p what has its share of the first. All three keep a prefix, so the
- * survivors are told by one bound (x, id). It is found by a radix select: x as an ordered integer,
+ * survivors are told by one bound (x, id). typical-p keeps a prefix of them in another order, written
+ * beside x, and so another bound. It is found by a radix select: x as an ordered integer,
  * eight bits at a time from the top, a histogram of counts or of mass for each; what ties at the
  * last key is cut by id. The draw walks the survivors in the order of their ids: tile sums first,
  * then the tile.
@@ -22,7 +23,7 @@ enum { THREADS = 512, BINS = 256, TILE = 1024, TILES_MAX = 1024 };
 
 /* What the whole block knows about its row. */
 struct row {
-    const float *x;
+    const float *x, *order; /* order: what candidates are ordered by, x but for typical-p */
     int count;
     float greatest, temperature;
     uint32_t key;     /* candidates above it survive ... */
@@ -65,7 +66,7 @@ PD_DEVICE uint64_t weight_of(const struct row &row, float x)
 
 PD_DEVICE bool survives(const struct row &row, int id)
 {
-    uint32_t key = key_of(row.x[id]);
+    uint32_t key = key_of(row.order[id]);
 
     return key > row.key || (key == row.key && id <= row.last_tie);
 }
@@ -165,39 +166,48 @@ PD_DEVICE uint64_t mass_of(const struct board &board, const struct row &row)
     return sum;
 }
 
+/* What a candidate counts for: its weight, or 1. */
+PD_DEVICE uint64_t amount_of(const struct row &row, int id, bool by_mass)
+{
+    return by_mass ? weight_of(row, row.x[id]) : (uint64_t)1;
+}
+
 /* The id of the survivor of row.key, in the order of ids, with which `wanted` (at least 1) of
  * amount (1 each, or its weight) are reached. */
 PD_DEVICE int32_t tie_with(const struct board &board, const struct row &row, uint64_t wanted,
                            bool by_mass)
 {
-    uint64_t each = by_mass ? weight_of(row, value_of(row.key)) : 1;
-    uint64_t number = each > 0 ? (wanted + each - 1) / each : (uint64_t)row.count;
     const int tiles = (row.count + TILE - 1) / TILE;
+    int32_t found;
 
     for (int tile = PD_THREAD; tile < tiles; tile += THREADS)
         board.tiles[tile] = 0;
     pd_barrier();
     for (int i = PD_THREAD; i < row.count; i += THREADS)
-        if (key_of(row.x[i]) == row.key)
-            pd_atomic_add(&board.tiles[i / TILE], (uint64_t)1);
+        if (key_of(row.order[i]) == row.key)
+            pd_atomic_add(&board.tiles[i / TILE], amount_of(row, i, by_mass));
     pd_barrier();
     if (PD_THREAD == 0) {
         int tile = 0, id = row.count - 1;
 
-        while (tile < tiles - 1 && board.tiles[tile] < number)
-            number -= board.tiles[tile++];
+        while (tile < tiles - 1 && board.tiles[tile] < wanted)
+            wanted -= board.tiles[tile++];
         for (int i = tile * TILE; i < row.count && i < (tile + 1) * TILE; i++) {
-            if (key_of(row.x[i]) == row.key && --number == 0) {
+            uint64_t amount =
+                key_of(row.order[i]) == row.key ? amount_of(row, i, by_mass) : (uint64_t)0;
+
+            if (amount >= wanted) {
                 id = i;
                 break;
             }
+            wanted -= amount;
         }
         board.flag[0] = (uint32_t)id;
     }
     pd_barrier();
-    number = board.flag[0];
+    found = (int32_t)board.flag[0];
     pd_barrier();
-    return (int32_t)number;
+    return found;
 }
 
 /* Cuts the row to its shortest prefix that has `wanted` tokens, or `wanted` of weight. */
@@ -213,11 +223,10 @@ PD_DEVICE void cut(const struct board &board, struct row *row, uint64_t wanted, 
             board.bins[bin] = 0;
         pd_barrier();
         for (int i = PD_THREAD; i < row->count; i += THREADS) {
-            uint32_t key = key_of(row->x[i]);
+            uint32_t key = key_of(row->order[i]);
 
             if ((key & mask) == prefix && survives(before, i))
-                pd_atomic_add(&board.bins[key >> shift & 255],
-                              by_mass ? weight_of(before, row->x[i]) : (uint64_t)1);
+                pd_atomic_add(&board.bins[key >> shift & 255], amount_of(before, i, by_mass));
         }
         pd_barrier();
         if (PD_THREAD == 0) {
@@ -239,6 +248,37 @@ PD_DEVICE void cut(const struct board &board, struct row *row, uint64_t wanted, 
     row->last_tie = tie_with(board, *row, wanted, by_mass);
     if (before.key == row->key && before.last_tie < row->last_tie)
         row->last_tie = before.last_tie;
+}
+
+/* Cuts the survivors to those whose information, -log p, lies nearest to its mean, until they have
+ * `share` of the mass. -log p is (greatest - x) / temperature but for a constant; `order` is room for a
+ * number per token. */
+PD_DEVICE void cut_to_typical(const struct board &board, struct row *row, float share, float *order)
+{
+    const uint64_t total = mass_of(board, *row);
+    uint64_t sum = 0;
+    float mean;
+
+    if (PD_THREAD == 0)
+        board.word[0] = 0;
+    pd_barrier();
+    for (int i = PD_THREAD; i < row->count; i += THREADS)
+        if (survives(*row, i) && weight_of(*row, row->x[i]) > 0)
+            sum += (uint64_t)((double)weight_of(*row, row->x[i]) *
+                                  ((row->greatest - row->x[i]) / row->temperature) +
+                              0.5);
+    pd_atomic_add(&board.word[0], sum);
+    pd_barrier();
+    mean = (float)((double)board.word[0] / (double)total);
+    for (int i = PD_THREAD; i < row->count; i += THREADS)
+        order[i] = survives(*row, i) && weight_of(*row, row->x[i]) > 0
+                       ? 0 - fabsf((row->greatest - row->x[i]) / row->temperature - mean)
+                       : -INFINITY;
+    pd_barrier();
+    row->order = order;
+    row->key = key_of(-INFINITY) + 1; /* whatever was refused is no candidate */
+    row->last_tie = row->count;
+    cut(board, row, (uint64_t)((double)share * (double)total + 0.5), true);
 }
 
 /* The survivor in whose weight `target` falls when they are laid side by side in the order of their
@@ -296,7 +336,7 @@ PD_DEVICE int32_t first_greatest(const struct board &board, const struct row &ro
 /* ---- one row --------------------------------------------------------------------------------- */
 
 PD_DEVICE int32_t choose(const struct board &board, struct row *row,
-                         const struct pd_sample_params &params)
+                         const struct pd_sample_params &params, float *order)
 {
     uint64_t total, target;
 
@@ -318,6 +358,8 @@ PD_DEVICE int32_t choose(const struct board &board, struct row *row,
             row->last_tie = row->count;
         }
     }
+    if (params.typical_p < 1)
+        cut_to_typical(board, row, params.typical_p, order);
     total = mass_of(board, *row);
     target = (uint64_t)(pd_philox_uniform(params.seed, params.draw) * (double)total);
     return draw(board, *row, target < total ? target : total - 1);
@@ -327,7 +369,7 @@ PD_DEVICE int32_t choose(const struct board &board, struct row *row,
 PD_DEVICE void log_probabilities(const struct board &board, const struct pd_cuda_step &step,
                                  int sample, const float *logits, int32_t token)
 {
-    struct row row = {logits, step.vocabulary, 0, 1, key_of(-INFINITY), step.vocabulary};
+    struct row row = {logits, logits, step.vocabulary, 0, 1, key_of(-INFINITY), step.vocabulary};
     const int wanted = step.sample[sample].logprobs - 1;
     uint32_t key = 0xffffffffu;
     int32_t id = -1;
@@ -382,13 +424,14 @@ static PD_GLOBAL sample(struct pd_cuda_step step, const float *logits, uint32_t 
     row.count = step.vocabulary;
     row.temperature = params.temperature;
     row.x = adjust(step, params, logits, slot, scratch);
+    row.order = row.x;
     row.greatest = greatest_of(board, row.x, row.count);
     const float raw = row.x == logits ? 0 : greatest_of(board, logits, row.count);
     /* Neither NaN, which a ban may hide, nor infinite. */
     const bool sound = raw == raw && row.greatest - row.greatest == 0;
 
     if (sound)
-        token = choose(board, &row, params);
+        token = choose(board, &row, params, (float *)scratch + step.vocabulary);
     if (PD_THREAD == 0) {
         step.sample_fault[sample] = !sound;
         step.sampled[sample] = token;

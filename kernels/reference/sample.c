@@ -2,7 +2,8 @@
  *
  * Candidates are ordered by logit, ties by id. top-k keeps the first k of them; top-p the shortest
  * prefix of what is left whose share reaches top_p; min-p those that have at least min_p times the
- * probability of the first. The draw walks the survivors in the order of their ids. */
+ * probability of the first; typical-p, of those in the order of how far -log p lies from its mean, the
+ * shortest prefix whose share reaches typical_p. The draw walks the survivors in the order of their ids. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -12,6 +13,7 @@
 struct candidate {
     double logit;
     int32_t token;
+    double distance; /* typical-p: of its information from the mean */
 };
 
 static int by_token(const void *left, const void *right)
@@ -30,10 +32,19 @@ static int descending(const void *left, const void *right)
     return by_token(left, right);
 }
 
+static int nearest_first(const void *left, const void *right)
+{
+    const struct candidate *a = left, *b = right;
+
+    if (a->distance != b->distance)
+        return a->distance < b->distance ? -1 : 1;
+    return by_token(left, right);
+}
+
 static void load(struct candidate *candidates, const float *logits, int count)
 {
     for (int i = 0; i < count; i++)
-        candidates[i] = (struct candidate){logits[i], i};
+        candidates[i] = (struct candidate){.logit = logits[i], .token = i};
 }
 
 /* Log probabilities of the distribution as the model gave it. */
@@ -118,10 +129,34 @@ static int survivors(const struct pd_sample_params *params, const struct candida
     return keep;
 }
 
+/* Of the first `keep`, the typical ones to the front; returns how many. */
+static int typical(const struct pd_sample_params *params, struct candidate *candidates, int keep)
+{
+    double total = 0, mean = 0, reached = 0, first = candidates[0].logit;
+    int prefix = 0;
+
+    for (int i = 0; i < keep; i++)
+        total += probability(candidates, i, params->temperature);
+    for (int i = 0; i < keep; i++) {
+        double p = probability(candidates, i, params->temperature) / total;
+
+        mean -= p > 0 ? p * log(p) : 0;
+    }
+    for (int i = 0; i < keep; i++)
+        candidates[i].distance =
+            fabs(log(total) - (candidates[i].logit - first) / params->temperature - mean);
+    qsort(candidates, (size_t)keep, sizeof(*candidates), nearest_first);
+    while (prefix < keep && (prefix == 0 || reached < params->typical_p * total))
+        reached += exp((candidates[prefix++].logit - first) / params->temperature);
+    return prefix;
+}
+
 static int32_t draw(const struct pd_sample_params *params, struct candidate *candidates, int keep)
 {
     double total = 0, target, first = candidates[0].logit;
 
+    if (params->typical_p < 1)
+        keep = typical(params, candidates, keep);
     qsort(candidates, (size_t)keep, sizeof(*candidates), by_token);
     for (int i = 0; i < keep; i++)
         total += exp((candidates[i].logit - first) / params->temperature);

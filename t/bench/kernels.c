@@ -226,7 +226,7 @@ static void add_sequence(struct pd_step *step, int s, int rows, int position)
         step->blocks[s * step->max_blocks + b] = s * MAX_LEN / BLOCK_SIZE + b;
     step->sample_row[s] = step->tokens - 1;
     step->sample_slot[s] = s;
-    step->sample[s] = (struct pd_sample_params){.top_p = 1, .repetition = 1};
+    step->sample[s] = (struct pd_sample_params){.top_p = 1, .typical_p = 1, .repetition = 1};
     step->sequences = step->samples = s + 1;
 }
 

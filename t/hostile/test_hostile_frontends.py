@@ -69,7 +69,7 @@ class Frontends(Case):
         values = [float("nan"), float("inf"), float("-inf"), -1e30, 1e30, 3e38]
         requests = 0
         for field in ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty",
-                      "repetition_penalty"):
+                      "repetition_penalty", "typical_p"):
             for value in values:
                 submit = self.submit_of()
                 setattr(submit.sampling, field, value)

@@ -39,6 +39,11 @@ CASES = [
     {"bias": {"3": 4.0, "11": -100.0, "20": 1.5}},
     {"bias": {"3": 4.0}, "repetition": 1.3, "temperature": 0.9, "top_k": 10},
     {"banned": [0, 2, 5], "top_p": 0.9},
+    {"typical_p": 0.5},
+    {"typical_p": 0.9, "temperature": 1.4},
+    {"typical_p": 0.2, "temperature": 0.6},
+    {"typical_p": 0.7, "top_k": 20, "top_p": 0.9, "min_p": 0.02},
+    {"typical_p": 0.8, "banned": [0, 2, 5], "repetition": 1.3},
 ]
 
 
@@ -72,7 +77,8 @@ def distribution(case, logits):
     ids = torch.tensor([HISTORY])
     scores = adjusted(case, torch.tensor([logits], dtype=torch.float32), ids)
     warpers = [("temperature", lp.TemperatureLogitsWarper), ("top_k", lp.TopKLogitsWarper),
-               ("top_p", lp.TopPLogitsWarper), ("min_p", lp.MinPLogitsWarper)]
+               ("top_p", lp.TopPLogitsWarper), ("min_p", lp.MinPLogitsWarper),
+               ("typical_p", lp.TypicalLogitsWarper)]
     for name, warper in warpers:
         if name in case:
             scores = warper(case[name])(ids, scores)

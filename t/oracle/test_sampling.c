@@ -88,6 +88,7 @@ static void read_given(const json_t *root, const json_t *entry, struct given *gi
     given->sampling.temperature = (float)number_or(params, "temperature", 1);
     given->sampling.top_p = (float)number_or(params, "top_p", 0);
     given->sampling.min_p = (float)number_or(params, "min_p", 0);
+    given->sampling.typical_p = (float)number_or(params, "typical_p", 0);
     given->sampling.top_k = (int32_t)number_or(params, "top_k", 0);
     given->sampling.presence = (float)number_or(params, "presence", 0);
     given->sampling.frequency = (float)number_or(params, "frequency", 0);

@@ -306,7 +306,7 @@ void lab_wait_rest(struct lab *lab)
 
 void lab_oracle(const char *prompt, const struct pd_sampling *sampling, int32_t *answer, int length)
 {
-    struct pd_sample_params params = {.top_p = 1, .repetition = 1};
+    struct pd_sample_params params = {.top_p = 1, .typical_p = 1, .repetition = 1};
     int32_t tokens[LAB_TOKENS];
     int count = 0;
 
@@ -316,6 +316,7 @@ void lab_oracle(const char *prompt, const struct pd_sampling *sampling, int32_t 
         params.temperature = sampling->temperature;
         params.top_p = sampling->top_p > 0 ? sampling->top_p : 1;
         params.min_p = sampling->min_p;
+        params.typical_p = sampling->typical_p > 0 ? sampling->typical_p : 1;
         params.top_k = sampling->top_k;
         params.presence = sampling->presence;
         params.frequency = sampling->frequency;

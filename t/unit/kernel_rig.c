@@ -261,7 +261,7 @@ void pd_rig_add(struct pd_rig *rig, struct pd_step *step, int slot, const int32_
     step->sample_row[step->samples] = first + count - 1;
     step->sample_slot[step->samples] = slot;
     step->sample[step->samples++] = (struct pd_sample_params){
-        .top_p = 1, .repetition = 1, .history = position + count, .prompt = position + count};
+        .top_p = 1, .typical_p = 1, .repetition = 1, .history = position + count, .prompt = position + count};
 }
 
 void pd_rig_run(struct pd_rig *rig, struct pd_graph *graph, struct pd_step *step)

@@ -124,7 +124,7 @@ static void fill_samples(struct pd_step *step, int from, const int *wanted, int 
     for (int i = 0; i < wanted_count; i++) {
         step->sample_row[i] = wanted[i] - from;
         step->sample_slot[i] = i;
-        step->sample[i] = (struct pd_sample_params){.top_p = 1, .repetition = 1};
+        step->sample[i] = (struct pd_sample_params){.top_p = 1, .typical_p = 1, .repetition = 1};
     }
 }
 

@@ -293,7 +293,7 @@ static void test_generated_tokens_are_replayed(void **state)
 static void test_log_probabilities(void **state)
 {
     struct lab_options options = lab_defaults();
-    struct pd_sample_params params = {.top_p = 1, .repetition = 1, .logprobs = 4};
+    struct pd_sample_params params = {.top_p = 1, .typical_p = 1, .repetition = 1, .logprobs = 4};
     struct pd_request *request;
     int32_t tokens[8], answer[LONG];
     float logprobs[LONG];

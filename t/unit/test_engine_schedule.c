@@ -185,7 +185,7 @@ static struct pd_request *one_of_several(struct lab *at, uint64_t id)
 
 static void expect_one_of_several(uint64_t id)
 {
-    struct pd_sampling sampling = {.temperature = 1, .top_p = 1, .repetition = 1, .seed = id};
+    struct pd_sampling sampling = {.temperature = 1, .top_p = 1, .typical_p = 1, .repetition = 1, .seed = id};
     int32_t answer[7];
 
     lab_oracle(shared, &sampling, answer, 7);

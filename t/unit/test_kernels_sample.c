@@ -105,11 +105,13 @@ static void random_params(struct pd_sample_params *params, int vocabulary, uint6
     static const float top_p[] = {1, 0.95f, 0.5f, 0, 0.999f}, min_p[] = {0, 0, 0.05f, 1};
     static const float temperature[] = {0, 0.7f, 1, 3, 0.01f, 50};
     static const int top_k[] = {0, 0, 1, 5, 50, 1 << 30};
+    static const float typical_p[] = {1, 1, 0.9f, 0.4f, 0};
 
     params->temperature = temperature[pd_rig_random(random) % 6];
     params->top_p = top_p[pd_rig_random(random) % 5];
     params->min_p = min_p[pd_rig_random(random) % 4];
     params->top_k = top_k[pd_rig_random(random) % 6];
+    params->typical_p = typical_p[pd_rig_random(random) % 5];
     if (pd_rig_random(random) % 8 == 0)
         params->top_k = vocabulary - 1;
     params->seed = pd_rig_random(random);
@@ -268,16 +270,22 @@ static void check_distribution(const char *kind, const char *isa,
 static void test_draws_follow_the_distribution(void **state)
 {
     static const struct pd_sample_params params[] = {
-        {.temperature = 1, .top_p = 1, .repetition = 1, .seed = 1},
-        {.temperature = 0.5f, .top_p = 0.9f, .repetition = 1, .seed = 2},
-        {.temperature = 2, .top_p = 1, .top_k = 20, .repetition = 1, .seed = 3},
+        {.temperature = 1, .top_p = 1, .typical_p = 1, .repetition = 1, .seed = 1},
+        {.temperature = 0.5f, .top_p = 0.9f, .typical_p = 1, .repetition = 1, .seed = 2},
+        {.temperature = 2, .top_p = 1, .typical_p = 1, .top_k = 20, .repetition = 1, .seed = 3},
         {.temperature = 1.5f,
          .top_p = 0.8f,
          .top_k = 50,
          .min_p = 0.02f,
+         .typical_p = 1,
          .repetition = 1,
          .seed = 4},
-        {.temperature = 3, .top_p = 1, .min_p = 0.1f, .repetition = 1, .seed = 1ull << 40},
+        {.temperature = 3,
+         .top_p = 1,
+         .typical_p = 1,
+         .min_p = 0.1f,
+         .repetition = 1,
+         .seed = 1ull << 40},
     };
 
     (void)state;

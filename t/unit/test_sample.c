@@ -18,7 +18,8 @@ static const struct pd_eos eos = {eos_tokens, 2};
 
 static struct pd_sampling plain(void)
 {
-    return (struct pd_sampling){.temperature = 1, .top_p = 1, .repetition = 1, .seed = 7};
+    return (struct pd_sampling){
+        .temperature = 1, .top_p = 1, .typical_p = 1, .repetition = 1, .seed = 7};
 }
 
 /* The field at fault, "" if none. */
@@ -52,6 +53,7 @@ static void test_every_range_is_checked(void **state)
     REFUSED("top_p", s.top_p = 1.5f);
     REFUSED("top_p", s.top_p = NAN);
     REFUSED("min_p", s.min_p = -1);
+    REFUSED("typical_p", s.typical_p = 1.01f);
     REFUSED("presence_penalty", s.presence = -2.5f);
     REFUSED("frequency_penalty", s.frequency = 2.5f);
     REFUSED("repetition_penalty", s.repetition = -1);
@@ -102,9 +104,11 @@ static void test_normal_form(void **state)
     (void)state;
     assert_string_equal(fault_of(&s), "");
     assert_true(s.top_p == 1 && s.repetition == 1 && s.top_k == 0 && s.temperature == 0.5f);
-    s = (struct pd_sampling){.temperature = 1e-9f, .top_p = 0.5f, .top_k = 5, .min_p = 0.1f};
+    s = (struct pd_sampling){
+        .temperature = 1e-9f, .top_p = 0.5f, .top_k = 5, .min_p = 0.1f, .typical_p = 0.5f};
     assert_string_equal(fault_of(&s), "");
-    assert_true(s.temperature == 0 && s.top_p == 1 && s.top_k == 0 && s.min_p == 0);
+    assert_true(s.temperature == 0 && s.top_p == 1 && s.top_k == 0 && s.min_p == 0 &&
+                s.typical_p == 1);
 }
 
 static void test_what_ends_an_answer(void **state)
@@ -151,6 +155,7 @@ static void test_a_row_says_what_was_asked(void **state)
     s.temperature = 0.25f;
     s.top_p = 0.5f;
     s.min_p = 0.125f;
+    s.typical_p = 0.75f;
     s.top_k = 11;
     s.presence = 1;
     s.frequency = -1;
@@ -162,7 +167,8 @@ static void test_a_row_says_what_was_asked(void **state)
     assert_int_equal(sample_row[0], 5);
     assert_int_equal(sample_slot[0], 6);
     assert_true(params[0].temperature == 0.25f && params[0].top_p == 0.5f);
-    assert_true(params[0].min_p == 0.125f && params[0].presence == 1 && params[0].frequency == -1);
+    assert_true(params[0].min_p == 0.125f && params[0].typical_p == 0.75f &&
+                params[0].presence == 1 && params[0].frequency == -1);
     assert_true(params[0].repetition == 1.5f && params[0].seed == s.seed);
     assert_int_equal(params[0].top_k, 11);
     assert_int_equal(params[0].logprobs, 3);

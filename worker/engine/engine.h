@@ -21,7 +21,7 @@ enum pd_route { PD_ROUTE_DIRECT, PD_ROUTE_PREFILL, PD_ROUTE_DECODE };
 enum { PD_STOP_STRINGS_MAX = 16, PD_STOP_TOKENS_MAX = 64 };
 
 struct pd_sampling {
-    float temperature, top_p, min_p, presence, frequency, repetition;
+    float temperature, top_p, min_p, typical_p, presence, frequency, repetition;
     int32_t top_k;
     uint64_t seed;
     uint32_t
@@ -49,7 +49,8 @@ struct pd_request {
     struct pd_ticket ticket;       /* DECODE */
     uint64_t arrived_ns, deadline_ns; /* pd_clock_ns; deadline 0: none */
     bool interactive;                 /* proto RequestClass */
-    uint32_t redirect_above; /* DIRECT: more tokens to compute than this are REDIRECT; 0: any number */
+    uint32_t
+        redirect_above; /* DIRECT: more tokens to compute than this are REDIRECT; 0: any number */
     char request_id[65], tenant[129];
     char traceparent[65]; /* W3C; empty: none */
 };

@@ -438,6 +438,7 @@ static int read_sampling(const struct reading *r)
     to->temperature = from->temperature;
     to->top_p = from->top_p;
     to->min_p = from->min_p;
+    to->typical_p = from->typical_p;
     to->presence = from->presence_penalty;
     to->frequency = from->frequency_penalty;
     to->repetition = from->repetition_penalty;

@@ -29,6 +29,7 @@ static int check_numbers(const struct pd_sampling *s, const char **param, struct
         {"temperature", s->temperature, 0, 2},
         {"top_p", s->top_p, 0, 1},
         {"min_p", s->min_p, 0, 1},
+        {"typical_p", s->typical_p, 0, 1},
         {"presence_penalty", s->presence, -2, 2},
         {"frequency_penalty", s->frequency, -2, 2},
         {"repetition_penalty", s->repetition, 0, 2},
@@ -84,6 +85,8 @@ int pd_sampling_normalise(struct pd_sampling *s, int vocabulary, const char **pa
     *param = "";
     if (s->top_p == 0)
         s->top_p = 1;
+    if (s->typical_p == 0)
+        s->typical_p = 1;
     if (s->repetition == 0)
         s->repetition = 1;
     if (s->top_k >= vocabulary)
@@ -93,6 +96,7 @@ int pd_sampling_normalise(struct pd_sampling *s, int vocabulary, const char **pa
         s->top_p = 1;
         s->top_k = 0;
         s->min_p = 0;
+        s->typical_p = 1;
     }
     return PD_OK;
 }
@@ -162,6 +166,7 @@ bool pd_sampling_fill(const struct pd_sampling *s, const struct pd_eos *eos,
         .temperature = s->temperature,
         .top_p = s->top_p,
         .min_p = s->min_p,
+        .typical_p = s->typical_p,
         .top_k = s->top_k,
         .presence = s->presence,
         .frequency = s->frequency,

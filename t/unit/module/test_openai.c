@@ -191,7 +191,7 @@ static void honours_sampling(void **state)
     Pd__V1__Submit *submit = read_good(
         CHAT,
         HEAD
-        ",\"temperature\":0.25,\"top_p\":0.5,\"top_k\":40,\"min_p\":0.125,\"presence_penalty\":-2,"
+        ",\"temperature\":0.25,\"top_p\":0.5,\"top_k\":40,\"min_p\":0.125,\"typical_p\":0.5,\"presence_penalty\":-2,"
         "\"frequency_penalty\":1.5,\"repetition_penalty\":1.25,\"seed\":-2,\"max_tokens\":100,"
         "\"min_tokens\":3,"
         "\"ignore_eos\":true,\"include_stop_str_in_output\":true,\"stop\":[\"\\n\\n\",\"END\"],"
@@ -204,6 +204,7 @@ static void honours_sampling(void **state)
     assert_float_equal(sampling->top_p, 0.5, 0);
     assert_int_equal(sampling->top_k, 40);
     assert_float_equal(sampling->min_p, 0.125, 0);
+    assert_float_equal(sampling->typical_p, 0.5, 0);
     assert_float_equal(sampling->presence_penalty, -2, 0);
     assert_float_equal(sampling->frequency_penalty, 1.5, 0);
     assert_float_equal(sampling->repetition_penalty, 1.25, 0);

@@ -135,6 +135,8 @@ static const struct refusal {
      "Invalid type for 'temperature': expected a number, but got a string"},
     {CHAT, HEAD ",\"top_p\":0}", "top_p", "decimal_below_min_value",
      "Invalid 'top_p': expected a value above 0 to 1, but got 0"},
+    {CHAT, HEAD ",\"typical_p\":0}", "typical_p", "decimal_below_min_value",
+     "Invalid 'typical_p': expected a value above 0 to 1, but got 0"},
     {CHAT, HEAD ",\"min_p\":1.01}", "min_p", "decimal_above_max_value",
      "Invalid 'min_p': expected a value from 0 to 1, but got 1.01"},
     {CHAT, HEAD ",\"top_k\":-2}", "top_k", "integer_below_min_value",
