@@ -320,7 +320,9 @@ int pd_graph_join(struct pd_device *device, struct pd_graph *const *graphs,
 /* Enqueues one step and returns. The descriptor belongs to the device until pd_step_wait. */
 int pd_graph_launch(struct pd_graph *graph, struct pd_step *step);
 
-/* Waits until step `number` has run. PD_KERNEL_TIMEOUT after timeout_ms (< 0: no limit). */
+/* Waits until step `number` has run. PD_KERNEL_TIMEOUT after timeout_ms (< 0: no limit): then
+ * the step still runs. After any other error but PD_KERNEL_LOST it has ended without results, and its
+ * descriptor is free as after success. */
 int pd_step_wait(struct pd_device *device, uint64_t number, int timeout_ms);
 
 /* The device's progress: step number << 16 | published layers, written in queue order by

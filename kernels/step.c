@@ -171,11 +171,11 @@ int pd_step_wait(struct pd_device *device, uint64_t number, int timeout_ms)
         return pd_device_fail(device, PD_KERNEL_INVALID, "step %llu was not launched",
                               (unsigned long long)number);
     status = device->backend->wait(device, number, timeout_ms);
-    if (status != PD_KERNEL_OK)
+    if (status == PD_KERNEL_TIMEOUT || status == PD_KERNEL_LOST)
         return status;
     if (steps->step[number % 2].number == number && steps->state[number % 2] == PD_STEP_IN_FLIGHT)
         steps->state[number % 2] = PD_STEP_FREE;
-    return PD_KERNEL_OK;
+    return status;
 }
 
 /* ---- checks ---------------------------------------------------------------------------------- */

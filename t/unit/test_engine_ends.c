@@ -6,10 +6,12 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/backend.h"
 #include "proto/pd.pb-c.h"
 #include "t/unit/engine_lab.h"
 #include "worker/base/clock.h"
@@ -590,6 +592,58 @@ static void test_a_failed_step_fails_its_own(void **state)
     close_breakable();
 }
 
+static struct pd_backend unlucky;
+static const struct pd_backend *lucky;
+static atomic_int bad_ends; /* steps that still are to end badly */
+
+static int wait_unluckily(struct pd_device *device, uint64_t number, int timeout_ms)
+{
+    int status = lucky->wait(device, number, timeout_ms);
+
+    if (status != PD_KERNEL_OK || atomic_load(&bad_ends) == 0)
+        return status;
+    atomic_fetch_sub(&bad_ends, 1);
+    return pd_device_fail(device, PD_KERNEL_INVALID, "step %llu was unlucky",
+                          (unsigned long long)number);
+}
+
+static void end_badly(struct lab *at, const struct pd_output *output)
+{
+    (void)at;
+    if (output->id.request % 2 == 0 && output->position == 3)
+        atomic_store(&bad_ends, 1);
+}
+
+/* A step that ran and ended badly gives its descriptor back: there are only two. */
+static void test_a_bad_end_keeps_no_descriptor(void **state)
+{
+    struct lab_options options = lab_defaults();
+    int32_t answer[LONG];
+    char why[64];
+
+    (void)state;
+    lab_open(&lab, &options);
+    lucky = lab.model->device->backend;
+    unlucky = *lucky;
+    unlucky.wait = wait_unluckily;
+    lab.model->device->backend = &unlucky;
+    lab.on_output = end_badly;
+    lab_start(&lab, NULL);
+    for (uint64_t i = 0; i < 8; i += 2) {
+        lab_submit(&lab, lab_request(&lab, i, prompts[1], 70));
+        assert_true(lab_wait(&lab, i)->failed);
+        assert_string_equal(lab.answers[i].message,
+                            "the step that this request was part of has failed");
+        lab_oracle(prompts[2], NULL, answer, LONG);
+        lab_submit(&lab, lab_request(&lab, i + 1, prompts[2], LONG));
+        lab_expect(&lab, i + 1, answer, LONG);
+    }
+    assert_false(pd_engine_lost(lab.engine, why, sizeof(why)));
+    lab_stop(&lab);
+    lab.model->device->backend = lucky;
+    lab_close(&lab);
+}
+
 /* A device that can run no step at all is given up, and the process hears of it. */
 static void test_a_lost_device_fails_everything(void **state)
 {
@@ -671,6 +725,7 @@ int main(void)
         cmocka_unit_test(test_a_deadline_is_kept),
         cmocka_unit_test(test_poison_stays_with_its_own),
         cmocka_unit_test(test_a_failed_step_fails_its_own),
+        cmocka_unit_test(test_a_bad_end_keeps_no_descriptor),
         cmocka_unit_test(test_a_lost_device_fails_everything),
         cmocka_unit_test(test_a_stop_ends_everything),
         cmocka_unit_test(test_one_event_per_step),
