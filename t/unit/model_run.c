@@ -13,6 +13,7 @@ static void open_device(struct model_run *run, const char *kind, enum pd_precisi
 {
     const struct pd_device_options options = {
         .kind = kind,
+        .ranks = run->ranks,
         .threads = threads,
         .isa = "auto",
         .precision = precision,
@@ -28,18 +29,21 @@ static void open_device(struct model_run *run, const char *kind, enum pd_precisi
         fail_msg("device %s: %s", kind, error);
 }
 
-static void make_pool(struct model_run *run)
+static void make_pool(struct model_run *run, int rank)
 {
-    run->pool = (struct pd_kv_pool){
+    struct pd_model_share share = pd_model_share_of(run->config, rank, run->ranks);
+    struct pd_kv_pool *pool = &run->pool[rank];
+
+    *pool = (struct pd_kv_pool){
         .layers = run->config->layers,
-        .kv_heads = run->config->kv_heads,
+        .kv_heads = share.kv_heads,
         .head_dim = run->config->head_dim,
         .block_size = MODEL_RUN_BLOCK,
         .blocks = (run->max_model_len + MODEL_RUN_BLOCK - 1) / MODEL_RUN_BLOCK,
         .type = PD_F32,
     };
-    assert_int_equal(pd_buffer_create(run->device, PD_BUFFER_KV, pd_kv_pool_bytes(&run->pool),
-                                      &run->pool.buffer),
+    assert_int_equal(pd_buffer_create(pd_device_rank(run->device, rank), PD_BUFFER_KV,
+                                      pd_kv_pool_bytes(pool), &pool->buffer),
                      PD_KERNEL_OK);
 }
 
@@ -49,7 +53,7 @@ static void load(struct model_run *run, const char *kind, enum pd_precision prec
     struct pd_model_options options = {
         .max_tokens = MODEL_RUN_TOKENS,
         .max_seqs = MODEL_RUN_SAMPLES,
-        .pool = &run->pool,
+        .pool = run->pool,
         .threads = threads,
         .read_logits = true,
     };
@@ -59,7 +63,8 @@ static void load(struct model_run *run, const char *kind, enum pd_precision prec
     run->max_model_len = max_model_len ? max_model_len : run->config->context;
     options.max_model_len = run->max_model_len;
     open_device(run, kind, precision, threads);
-    make_pool(run);
+    for (int r = 0; r < run->ranks; r++)
+        make_pool(run, r);
     if (pd_model_load(run->files, run->device, &options, &run->model, &error) != PD_OK)
         fail_msg("%s", error.text);
 }
@@ -72,31 +77,40 @@ void model_run_open(struct model_run *run, const char *path, const char *kind,
     memset(run, 0, sizeof(*run));
     if (pd_model_files_open(path, &run->files, &error) != PD_OK)
         fail_msg("%s", error.text);
+    run->ranks = 1;
     load(run, kind, precision, threads, max_model_len);
 }
 
 void model_run_make(struct model_run *run, const char *directory, uint64_t seed, const char *kind,
                     int threads)
 {
+    model_run_make_ranks(run, directory, seed, kind, threads, 1);
+}
+
+void model_run_make_ranks(struct model_run *run, const char *directory, uint64_t seed,
+                          const char *kind, int threads, int ranks)
+{
     struct pd_error error = {PD_OK, ""};
 
     memset(run, 0, sizeof(*run));
     if (pd_model_files_make(directory, seed, threads, &run->files, &error) != PD_OK)
         fail_msg("%s", error.text);
+    run->ranks = ranks;
     load(run, kind, PD_PRECISION_F32, threads, 0);
 }
 
 void model_run_close(struct model_run *run)
 {
     pd_model_destroy(run->model);
-    pd_buffer_destroy(run->pool.buffer);
+    for (int r = 0; r < run->ranks; r++)
+        pd_buffer_destroy(run->pool[r].buffer);
     pd_device_close(run->device);
     pd_model_files_close(run->files);
 }
 
 static int block_of(const struct model_run *run, int position)
 {
-    return (int)run->pool.blocks - 1 - position / MODEL_RUN_BLOCK;
+    return (int)run->pool[0].blocks - 1 - position / MODEL_RUN_BLOCK;
 }
 
 static void fill_tokens(const struct model_run *run, struct pd_step *step, const int32_t *ids,

@@ -4,7 +4,7 @@
 #ifndef MODEL_RUN_H
 #define MODEL_RUN_H
 
-#include "worker/model/model.h"
+#include "worker/model/ranks.h"
 
 enum { MODEL_RUN_TOKENS = 128, MODEL_RUN_SAMPLES = 64, MODEL_RUN_BLOCK = 16 };
 
@@ -12,7 +12,8 @@ struct model_run {
     struct pd_model_files *files;
     const struct pd_model_config *config;
     struct pd_device *device;
-    struct pd_kv_pool pool;
+    int ranks;
+    struct pd_kv_pool pool[PD_RANKS_MAX];
     struct pd_model *model;
     int max_model_len;
 };
@@ -23,6 +24,9 @@ void model_run_open(struct model_run *run, const char *path, const char *kind,
 /* The same of a directory with a config.json alone: dummy weights. */
 void model_run_make(struct model_run *run, const char *directory, uint64_t seed, const char *kind,
                     int threads);
+/* On a group of `ranks`. */
+void model_run_make_ranks(struct model_run *run, const char *directory, uint64_t seed,
+                          const char *kind, int threads, int ranks);
 void model_run_close(struct model_run *run);
 
 /* Computes ids[from .. from + count), at those positions, after the ids before them have been fed;

@@ -195,7 +195,7 @@ static void tell(void *context, const char *stage, uint64_t done, uint64_t total
 
 static struct pd_model_options options_for(const struct model_run *run, struct pd_kv_pool *pool)
 {
-    *pool = run->pool;
+    *pool = run->pool[0];
     return (struct pd_model_options){.max_model_len = TINY_CONTEXT,
                                      .max_tokens = MODEL_RUN_TOKENS,
                                      .max_seqs = MODEL_RUN_SAMPLES,

@@ -18,20 +18,21 @@ int pd_model_device_fail(struct pd_device *device, int code, const char *what,
  */
 
 int pd_step_tensors_create(struct pd_device *device, const struct pd_model_config *config,
+                           const struct pd_model_share *share,
                            const struct pd_model_options *options, struct pd_step_tensors *tensors,
                            struct pd_error *error)
 {
     int tokens = options->max_tokens, samples = options->max_seqs, code;
-    int queries = config->heads * config->head_dim;
+    int queries = share->heads * config->head_dim;
     const struct {
         struct pd_tensor *tensor;
         int rows, cols;
     } wanted[] = {
         {&tensors->residual, tokens, config->hidden},
         {&tensors->normed, tokens, config->hidden},
-        {&tensors->qkv, tokens, queries + 2 * config->kv_heads * config->head_dim},
+        {&tensors->qkv, tokens, queries + 2 * share->kv_heads * config->head_dim},
         {&tensors->attended, tokens, queries},
-        {&tensors->inner, tokens, config->feed_forward},
+        {&tensors->inner, tokens, share->inner},
         {&tensors->sampled, samples, config->hidden},
         {&tensors->final, samples, config->hidden},
         {&tensors->logits, samples, config->vocabulary},
@@ -124,13 +125,14 @@ static void record_output(struct recorder *recorder, const struct pd_device_weig
     pd_op_sample(recorder->graph, t->logits);
 }
 
-static struct pd_attention_shape attention_shape(const struct pd_model_files *files)
+static struct pd_attention_shape attention_shape(const struct pd_model_files *files,
+                                                 const struct pd_model_share *share)
 {
     const struct pd_model_config *config = &files->config;
 
     return (struct pd_attention_shape){
-        .heads = config->heads,
-        .kv_heads = config->kv_heads,
+        .heads = share->heads,
+        .kv_heads = share->kv_heads,
         .head_dim = config->head_dim,
         .rope_dim = config->rope_dim,
         .rope_style = files->rope.style,
@@ -142,16 +144,16 @@ static struct pd_attention_shape attention_shape(const struct pd_model_files *fi
     };
 }
 
-int pd_model_record(const struct pd_model_files *files, struct pd_device *device,
-                    const struct pd_device_weights *weights, const struct pd_step_tensors *tensors,
-                    const struct pd_kv_pool *pool, struct pd_buffer *pinned,
-                    struct pd_graph **graph, struct pd_error *error)
+int pd_model_record(const struct pd_model_files *files, const struct pd_model_share *share,
+                    struct pd_device *device, const struct pd_device_weights *weights,
+                    const struct pd_step_tensors *tensors, const struct pd_kv_pool *pool,
+                    struct pd_buffer *pinned, struct pd_graph **graph, struct pd_error *error)
 {
     struct recorder recorder = {.config = &files->config,
                                 .tensors = tensors,
                                 .pool = pool,
-                                .slices = 1,
-                                .shape = attention_shape(files)};
+                                .slices = pd_model_slices(&files->config),
+                                .shape = attention_shape(files, share)};
     int code, status;
 
     *graph = NULL;

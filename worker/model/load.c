@@ -6,6 +6,7 @@
 
 #include "worker/model/fingerprint.h"
 #include "worker/model/parallel.h"
+#include "worker/model/ranks.h"
 
 enum {
     SOURCES_MAX = 3,
@@ -21,11 +22,19 @@ enum job_kind {
     JOB_VECTOR, /* sources one behind the other as one row of f32: norms and biases */
 };
 
+/* What a rank takes of a tensor: a run of its rows (of a vector, of its values), and of their columns. */
+struct part {
+    const struct pd_file_tensor *tensor; /* NULL: none */
+    int first, rows;
+    int left, cols; /* of a matrix */
+};
+
 struct job {
     enum job_kind kind;
     const uint8_t *address; /* jobs run in this order */
     size_t piece;           /* HASH */
-    const struct pd_file_tensor *sources[SOURCES_MAX];
+    struct pd_device *device;
+    struct part sources[SOURCES_MAX];
     int count;
     enum pd_weight_layout layout;
     bool embedding;
@@ -35,7 +44,6 @@ struct job {
 };
 
 struct loader {
-    struct pd_device *device;
     const struct pd_model_options *options;
     struct pd_weight_tree *tree;
     struct job *jobs;
@@ -48,55 +56,97 @@ struct loader {
 /* ---- the list of jobs --------------------------------------------------------------------------
  */
 
-static void add_weight(struct loader *loader, enum job_kind kind, enum pd_weight_layout layout,
-                       const struct pd_file_tensor *const sources[SOURCES_MAX],
-                       struct pd_weight **target)
+static size_t part_bytes(const struct part *part)
+{
+    const struct pd_file_tensor *tensor = part->tensor;
+    size_t values = (size_t)part->rows * (size_t)(tensor->rank == 2 ? part->cols : 1);
+
+    return values / (size_t)pd_dtype_block(tensor->type) * (size_t)pd_dtype_bytes(tensor->type);
+}
+
+static struct job *add_weight(struct loader *loader, struct pd_device *device, enum job_kind kind,
+                              const struct part parts[SOURCES_MAX], struct pd_weight **target)
 {
     struct job *job = &loader->jobs[loader->count++];
 
-    *job = (struct job){.kind = kind, .layout = layout, .target = target};
-    for (int i = 0; i < SOURCES_MAX && sources[i]; i++) {
-        job->sources[job->count++] = sources[i];
-        job->bytes += sources[i]->bytes;
-        if (i == 0 || sources[i]->data < job->address)
-            job->address = sources[i]->data;
+    *job = (struct job){.kind = kind, .device = device, .layout = PD_WEIGHT_ROWS, .target = target};
+    for (int i = 0; i < SOURCES_MAX && parts[i].tensor; i++) {
+        job->sources[job->count++] = parts[i];
+        job->bytes += part_bytes(&parts[i]);
+        if (i == 0 || parts[i].tensor->data < job->address)
+            job->address = parts[i].tensor->data;
     }
+    return job;
 }
 
-static void add_matrix(struct loader *loader, const struct pd_file_tensor *source,
-                       struct pd_weight **target)
+static struct part rows_of(const struct pd_file_tensor *tensor, int first, int rows)
 {
-    add_weight(loader, JOB_MATRIX, PD_WEIGHT_ROWS,
-               (const struct pd_file_tensor *const[SOURCES_MAX]){source}, target);
+    return (struct part){tensor, first, rows, 0,
+                         tensor && tensor->rank == 2 ? tensor->shape[1] : 0};
 }
 
-static void add_vector(struct loader *loader, const struct pd_file_tensor *source,
-                       struct pd_weight **target)
+/* One tensor: of a vector, all; of a matrix, the columns left .. left + cols - 1. */
+static void add_one(struct loader *loader, struct pd_device *device, enum job_kind kind,
+                    const struct pd_file_tensor *tensor, int left, int cols,
+                    struct pd_weight **target)
 {
-    add_weight(loader, JOB_VECTOR, PD_WEIGHT_ROWS,
-               (const struct pd_file_tensor *const[SOURCES_MAX]){source}, target);
+    const struct part parts[SOURCES_MAX] = {{tensor, 0, tensor->shape[0], left, cols}};
+
+    add_weight(loader, device, kind, parts, target);
 }
 
-static void add_layer(struct loader *loader, const struct pd_layer_tensors *from,
-                      struct pd_layer_weights *to)
+static void add_vector(struct loader *loader, struct pd_device *device,
+                       const struct pd_file_tensor *tensor, struct pd_weight **target)
 {
-    const struct pd_file_tensor *const qkv[] = {from->query, from->key, from->value};
-    const struct pd_file_tensor *const bias[] = {from->query_bias, from->key_bias,
-                                                 from->value_bias};
-    const struct pd_file_tensor *const gate_up[] = {from->gate, from->up, NULL};
+    add_one(loader, device, JOB_VECTOR, tensor, 0, 0, target);
+}
 
-    add_vector(loader, from->attention_norm, &to->attention_norm);
-    add_weight(loader, JOB_MATRIX, PD_WEIGHT_ROWS, qkv, &to->qkv);
+static void add_layer(struct loader *loader, struct pd_device *device,
+                      const struct pd_model_share *share, int head_dim,
+                      const struct pd_layer_tensors *from, struct pd_layer_weights *to)
+{
+    int query = share->first_head * head_dim, queries = share->heads * head_dim;
+    int key = share->first_kv_head * head_dim, keys = share->kv_heads * head_dim;
+    const struct part qkv[] = {rows_of(from->query, query, queries), rows_of(from->key, key, keys),
+                               rows_of(from->value, key, keys)};
+    const struct part bias[] = {rows_of(from->query_bias, query, queries),
+                                rows_of(from->key_bias, key, keys),
+                                rows_of(from->value_bias, key, keys)};
+    const struct part gate_up[SOURCES_MAX] = {rows_of(from->gate, share->first_inner, share->inner),
+                                              rows_of(from->up, share->first_inner, share->inner)};
+
+    add_vector(loader, device, from->attention_norm, &to->attention_norm);
+    add_weight(loader, device, JOB_MATRIX, qkv, &to->qkv);
     if (from->query_bias)
-        add_weight(loader, JOB_VECTOR, PD_WEIGHT_ROWS, bias, &to->qkv_bias);
+        add_weight(loader, device, JOB_VECTOR, bias, &to->qkv_bias);
     if (from->query_norm) {
-        add_vector(loader, from->query_norm, &to->query_norm);
-        add_vector(loader, from->key_norm, &to->key_norm);
+        add_vector(loader, device, from->query_norm, &to->query_norm);
+        add_vector(loader, device, from->key_norm, &to->key_norm);
     }
-    add_matrix(loader, from->attention_output, &to->attention_output);
-    add_vector(loader, from->feed_forward_norm, &to->feed_forward_norm);
-    add_weight(loader, JOB_MATRIX, PD_WEIGHT_GATE_UP, gate_up, &to->gate_up);
-    add_matrix(loader, from->down, &to->down);
+    add_one(loader, device, JOB_MATRIX, from->attention_output, query, queries,
+            &to->attention_output);
+    add_vector(loader, device, from->feed_forward_norm, &to->feed_forward_norm);
+    add_weight(loader, device, JOB_MATRIX, gate_up, &to->gate_up)->layout = PD_WEIGHT_GATE_UP;
+    add_one(loader, device, JOB_MATRIX, from->down, share->first_inner, share->inner, &to->down);
+}
+
+static void add_rank(struct loader *loader, struct pd_device *device,
+                     const struct pd_model_files *files, const struct pd_model_share *share,
+                     struct pd_device_weights *weights)
+{
+    const struct pd_model_tensors *tensors = &files->tensors;
+    const struct part embedding[SOURCES_MAX] = {
+        rows_of(tensors->embedding, share->first_token, share->tokens)};
+    const struct part output[SOURCES_MAX] = {
+        rows_of(tensors->output, share->first_token, share->tokens)};
+
+    add_weight(loader, device, JOB_MATRIX, embedding, &weights->embedding)->embedding = true;
+    add_vector(loader, device, tensors->output_norm, &weights->output_norm);
+    if (tensors->output)
+        add_weight(loader, device, JOB_MATRIX, output, &weights->output);
+    for (int i = 0; i < weights->layer_count; i++)
+        add_layer(loader, device, share, files->config.head_dim, &tensors->layers[i],
+                  &weights->layers[i]);
 }
 
 static int by_address(const void *a, const void *b)
@@ -109,20 +159,19 @@ static int by_address(const void *a, const void *b)
 }
 
 static void add_jobs(struct loader *loader, const struct pd_model_files *files,
-                     struct pd_device_weights *weights)
+                     struct pd_device *device, struct pd_device_weights *weights)
 {
+    int ranks = pd_device_ranks(device);
     size_t bytes;
 
     for (size_t i = 0; i < pd_weight_tree_pieces(loader->tree); i++)
         loader->jobs[loader->count++] = (struct job){
             .kind = JOB_HASH, .piece = i, .address = pd_weight_tree_piece(loader->tree, i, &bytes)};
-    add_matrix(loader, files->tensors.embedding, &weights->embedding);
-    loader->jobs[loader->count - 1].embedding = true;
-    add_vector(loader, files->tensors.output_norm, &weights->output_norm);
-    if (files->tensors.output)
-        add_matrix(loader, files->tensors.output, &weights->output);
-    for (int i = 0; i < weights->layer_count; i++)
-        add_layer(loader, &files->tensors.layers[i], &weights->layers[i]);
+    for (int r = 0; r < ranks; r++) {
+        struct pd_model_share share = pd_model_share_of(&files->config, r, ranks);
+
+        add_rank(loader, pd_device_rank(device, r), files, &share, &weights[r]);
+    }
     qsort(loader->jobs, loader->count, sizeof(*loader->jobs), by_address);
     for (size_t i = 0; i < loader->count; i++) {
         loader->jobs[i].before = loader->total;
@@ -141,64 +190,94 @@ static void read_ahead(struct loader *loader, const struct job *job)
     while (next < loader->count && loader->jobs[next].before < job->before + READ_AHEAD)
         if (atomic_compare_exchange_weak(&loader->advised, &next, next + 1)) {
             for (int i = 0; i < loader->jobs[next].count; i++)
-                pd_read_ahead(loader->jobs[next].sources[i]->data,
-                              loader->jobs[next].sources[i]->bytes);
+                pd_read_ahead(loader->jobs[next].sources[i].tensor->data,
+                              loader->jobs[next].sources[i].tensor->bytes);
             next++;
         }
 }
 
-static int create(struct loader *loader, const struct job *job, int cols,
-                  const struct pd_weight_source *sources, int count, struct pd_error *error)
+static int create(const struct job *job, int cols, const struct pd_weight_source *sources,
+                  int count, struct pd_error *error)
 {
-    int code = pd_weight_create(loader->device, job->layout, cols, sources, count, job->embedding,
+    int code = pd_weight_create(job->device, job->layout, cols, sources, count, job->embedding,
                                 job->target);
 
     if (code == PD_KERNEL_OK)
         return PD_OK;
     *job->target = NULL;
     if (code == PD_KERNEL_NO_MEMORY)
-        return pd_tensor_fail(job->sources[0], PD_NO_MEMORY, error,
+        return pd_tensor_fail(job->sources[0].tensor, PD_NO_MEMORY, error,
                               "no room on the device for its %llu bytes",
                               (unsigned long long)job->bytes);
-    return pd_tensor_fail(job->sources[0], PD_UNSUPPORTED, error, "the device does not take it: %s",
-                          pd_device_error(loader->device));
+    return pd_tensor_fail(job->sources[0].tensor, PD_UNSUPPORTED, error,
+                          "the device does not take it: %s", pd_device_error(job->device));
 }
 
-/* A source at an address that the device may use. Old safetensors files begin their data anywhere:
- * then *copy is malloc'ed. */
-static const void *align(const struct pd_file_tensor *tensor, void **copy)
+/* Ranks can cut between blocks of a format only. */
+static int check_cut(const struct part *part, struct pd_error *error)
 {
+    const struct pd_file_tensor *tensor = part->tensor;
+    int block = pd_dtype_block(tensor->type);
+    bool matrix = tensor->rank == 2;
+
+    if ((matrix ? part->left : part->first) % block == 0 &&
+        (matrix ? part->cols : part->rows) % block == 0)
+        return PD_OK;
+    return pd_tensor_fail(tensor, PD_UNSUPPORTED, error,
+                          "so many ranks would cut its blocks of %d %s values", block,
+                          pd_dtype_name(tensor->type));
+}
+
+/* The part at an address that the device may use: where it lies, if it lies there in one piece and the
+ * address is good (old safetensors files begin their data anywhere), else *copy, malloc'ed. */
+static const void *gather(const struct part *part, void **copy)
+{
+    const struct pd_file_tensor *tensor = part->tensor;
+    size_t block = (size_t)pd_dtype_block(tensor->type),
+           unit = (size_t)pd_dtype_bytes(tensor->type);
+    bool matrix = tensor->rank == 2;
+    size_t row = matrix ? (size_t)tensor->shape[1] / block * unit : 0;
+    size_t width = matrix ? (size_t)part->cols / block * unit : 0;
+    const uint8_t *from =
+        tensor->data + (matrix ? (size_t)part->first * row : (size_t)part->first / block * unit);
+
+    from += (size_t)part->left / block * unit;
     *copy = NULL;
-    if ((uintptr_t)tensor->data % ALIGNMENT == 0)
-        return tensor->data;
-    *copy = malloc(tensor->bytes);
-    if (*copy)
-        memcpy(*copy, tensor->data, tensor->bytes);
+    if (width == row && (uintptr_t)from % ALIGNMENT == 0)
+        return from;
+    *copy = malloc(part_bytes(part));
+    if (*copy && width == row)
+        memcpy(*copy, from, part_bytes(part));
+    for (int r = 0; *copy && width != row && r < part->rows; r++)
+        memcpy((uint8_t *)*copy + (size_t)r * width, from + (size_t)r * row, width);
     return *copy;
 }
 
-static int load_matrix(struct loader *loader, const struct job *job, struct pd_error *error)
+static int load_matrix(const struct job *job, struct pd_error *error)
 {
     struct pd_weight_source sources[SOURCES_MAX];
     void *copies[SOURCES_MAX] = {NULL};
     int status = PD_OK;
 
-    for (int i = 0; i < job->count; i++) {
-        const struct pd_file_tensor *tensor = job->sources[i];
+    for (int i = 0; i < job->count && status == PD_OK; i++) {
+        const struct part *part = &job->sources[i];
 
+        status = check_cut(part, error);
+        if (status != PD_OK)
+            break;
         sources[i] =
-            (struct pd_weight_source){align(tensor, &copies[i]), tensor->type, tensor->shape[0]};
+            (struct pd_weight_source){gather(part, &copies[i]), part->tensor->type, part->rows};
         if (!sources[i].data)
-            status = pd_tensor_fail(tensor, PD_NO_MEMORY, error, "no memory for an aligned copy");
+            status = pd_tensor_fail(part->tensor, PD_NO_MEMORY, error, "no memory for a copy");
     }
     if (status == PD_OK)
-        status = create(loader, job, job->sources[0]->shape[1], sources, job->count, error);
+        status = create(job, job->sources[0].cols, sources, job->count, error);
     for (int i = 0; i < job->count; i++)
         free(copies[i]);
     return status;
 }
 
-static int load_vector(struct loader *loader, const struct job *job, struct pd_error *error)
+static int load_vector(const struct job *job, struct pd_error *error)
 {
     struct pd_weight_source row = {.type = PD_F32, .rows = 1};
     size_t length = 0, used = 0;
@@ -206,24 +285,30 @@ static int load_vector(struct loader *loader, const struct job *job, struct pd_e
     float *values;
 
     for (int i = 0; i < job->count; i++)
-        length += (size_t)job->sources[i]->shape[0];
+        length += (size_t)job->sources[i].rows;
     values = calloc(length, sizeof(*values));
     if (!values)
-        return pd_tensor_fail(job->sources[0], PD_NO_MEMORY, error, "no memory for its values");
+        return pd_tensor_fail(job->sources[0].tensor, PD_NO_MEMORY, error,
+                              "no memory for its values");
     for (int i = 0; i < job->count && status == PD_OK; i++) {
-        const struct pd_file_tensor *tensor = job->sources[i];
-        void *copy;
-        const void *data = align(tensor, &copy);
+        const struct part *part = &job->sources[i];
+        void *copy = NULL;
+        const void *data;
 
+        status = check_cut(part, error);
+        if (status != PD_OK)
+            break;
+        data = gather(part, &copy);
         if (!data ||
-            pd_dequantize(tensor->type, data, values + used, (size_t)tensor->shape[0]) != 0)
-            status = pd_tensor_fail(tensor, PD_NO_MEMORY, error, "its values cannot be unpacked");
-        used += (size_t)tensor->shape[0];
+            pd_dequantize(part->tensor->type, data, values + used, (size_t)part->rows) != 0)
+            status =
+                pd_tensor_fail(part->tensor, PD_NO_MEMORY, error, "its values cannot be unpacked");
+        used += (size_t)part->rows;
         free(copy);
     }
     row.data = values;
     if (status == PD_OK)
-        status = create(loader, job, (int)length, &row, 1, error);
+        status = create(job, (int)length, &row, 1, error);
     free(values);
     return status;
 }
@@ -239,10 +324,10 @@ static int run_job(void *context, size_t index, struct pd_error *error)
     case JOB_HASH:
         return pd_weight_tree_hash(loader->tree, job->piece, error);
     case JOB_MATRIX:
-        status = load_matrix(loader, job, error);
+        status = load_matrix(job, error);
         break;
     default:
-        status = load_vector(loader, job, error);
+        status = load_vector(job, error);
         break;
     }
     atomic_fetch_add(&loader->done, job->bytes);
@@ -277,33 +362,44 @@ static int run_jobs(struct loader *loader, uint8_t digest[PD_DIGEST], struct pd_
     return pd_weight_tree_root(loader->tree, digest, error);
 }
 
+static bool make_layers(const struct pd_model_files *files, struct pd_device_weights *weights,
+                        int ranks)
+{
+    for (int r = 0; r < ranks; r++) {
+        weights[r].layers = calloc((size_t)files->config.layers, sizeof(*weights[r].layers));
+        weights[r].layer_count = files->config.layers;
+        if (!weights[r].layers)
+            return false;
+    }
+    return true;
+}
+
 int pd_device_weights_load(const struct pd_model_files *files, struct pd_device *device,
                            const struct pd_model_options *options,
                            struct pd_device_weights *weights, uint8_t digest[PD_DIGEST],
                            struct pd_error *error)
 {
-    struct loader loader = {.device = device, .options = options};
+    struct loader loader = {.options = options};
     size_t layers = (size_t)files->config.layers;
+    int ranks = pd_device_ranks(device);
     int status = pd_weight_tree_create(&files->table, &loader.tree, error);
 
-    memset(weights, 0, sizeof(*weights));
+    memset(weights, 0, (size_t)ranks * sizeof(*weights));
     if (status != PD_OK)
         return status;
-    weights->layers = calloc(layers, sizeof(*weights->layers));
-    weights->layer_count = files->config.layers;
-    loader.jobs =
-        calloc(pd_weight_tree_pieces(loader.tree) + WEIGHTS_PER_MODEL + layers * WEIGHTS_PER_LAYER,
-               sizeof(*loader.jobs));
-    if (weights->layers && loader.jobs) {
-        add_jobs(&loader, files, weights);
+    loader.jobs = calloc(pd_weight_tree_pieces(loader.tree) +
+                             (size_t)ranks * (WEIGHTS_PER_MODEL + layers * WEIGHTS_PER_LAYER),
+                         sizeof(*loader.jobs));
+    if (make_layers(files, weights, ranks) && loader.jobs) {
+        add_jobs(&loader, files, device, weights);
         status = run_jobs(&loader, digest, error);
     } else {
         status = pd_fail(error, PD_NO_MEMORY, "%s: no memory to load it", files->source);
     }
     free(loader.jobs);
     pd_weight_tree_destroy(loader.tree);
-    if (status != PD_OK)
-        pd_device_weights_free(weights);
+    for (int r = 0; r < ranks && status != PD_OK; r++)
+        pd_device_weights_free(&weights[r]);
     return status;
 }
 

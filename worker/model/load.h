@@ -19,7 +19,8 @@ struct pd_device_weights {
     int layer_count;
 };
 
-/* On failure nothing stays on the device. `digest` is the weights' fingerprint. */
+/* Fills weights[rank] of every rank of the device with its share. On failure nothing stays on the device.
+ * `digest` is the fingerprint of all weights. */
 int pd_device_weights_load(const struct pd_model_files *files, struct pd_device *device,
                            const struct pd_model_options *options,
                            struct pd_device_weights *weights, uint8_t digest[PD_DIGEST],

@@ -17,8 +17,8 @@ struct pd_model_config {
     char architecture[32]; /* "llama", "qwen2", "qwen3", ... */
     char name[128];        /* what the file calls itself, for logs */
     int layers, hidden, feed_forward, heads, kv_heads, head_dim, vocabulary;
-    int context;           /* longest sequence that the model was made for */
-    int window;            /* sliding window, 0: none */
+    int context; /* longest sequence that the model was made for */
+    int window;  /* sliding window, 0: none */
     float norm_eps;
     float rope_base;
     int rope_dim;
@@ -54,19 +54,22 @@ struct pd_fingerprint {
 };
 
 struct pd_model_options {
-    int max_model_len;       /* <= config.context */
-    int max_tokens;          /* in one step */
+    int max_model_len; /* <= config.context */
+    int max_tokens;    /* in one step */
     int max_seqs;
-    struct pd_kv_pool *pool; /* created by the caller for this shape; borrowed */
-    int threads;             /* for hashing and repacking */
-    void (*progress)(void *context, const char *stage, uint64_t done, uint64_t total); /* may be NULL */
+    struct pd_kv_pool
+        *pool;   /* one per rank, made on it by the caller for its share of the heads; borrowed */
+    int threads; /* for hashing and repacking */
+    void (*progress)(void *context, const char *stage, uint64_t done,
+                     uint64_t total); /* may be NULL */
     void *context;
     bool read_logits; /* record a copy of every step's logits to pinned memory: for tests */
 };
 
 struct pd_model;
 
-/* Loads the weights onto `device` (hashing them on the way, in parallel) and records the step's graph:
+/* Loads the weights onto `device`, to each of its ranks what is its share (ranks.h), hashing them on the way,
+ * in parallel, and records the step's graph:
  * embed, layers, publish after each, gather, logits, sample. */
 int pd_model_load(struct pd_model_files *files, struct pd_device *device,
                   const struct pd_model_options *options, struct pd_model **model,
