@@ -128,7 +128,7 @@ static int make_pool(struct pd_service *service, struct pd_error *error)
     size_t bytes;
 
     service->pool = service->sizing.pool;
-    bytes = pd_kvx_pool_bytes(&service->pool);
+    bytes = pd_kvx_pool_bytes(&service->pool, 0);
     if (pd_buffer_create(service->device, PD_BUFFER_KV, bytes, &service->pool.buffer) !=
         PD_KERNEL_OK)
         return pd_fail(error, PD_NO_MEMORY,
@@ -257,7 +257,7 @@ void pd_service_describe(const struct pd_service *service, FILE *out)
     fprintf(out, "numerics         %s\n", numerics);
     fprintf(out, "device           %s\n", service->info.name);
     fprintf(out, "KV pool          %s: %lld blocks of %d tokens, %s\n",
-            pd_size_text(pd_kvx_pool_bytes(&service->pool), size), (long long)service->pool.blocks,
+            pd_size_text(pd_kvx_pool_bytes(&service->pool, 0), size), (long long)service->pool.blocks,
             service->pool.block_size, pd_dtype_name(service->pool.type));
     fprintf(out, "longest sequence %d tokens (the model: %d)\n", service->sizing.max_model_len,
             config->context);
@@ -385,7 +385,7 @@ static int make_kvx(struct pd_service *service, struct pd_error *error)
     if (pd_buffer_export(service->pool.buffer, &service->memory) != PD_KERNEL_OK)
         return pd_fail(error, PD_UNSUPPORTED, "the KV pool cannot be shown to others: %s",
                        pd_device_error(service->device));
-    kvx.memory = service->memory;
+    kvx.memory[0] = service->memory;
     pd_engine_kvx_callbacks(service->engine, &kvx.callbacks);
     pd_link_kvx_callbacks(service->link, &kvx.callbacks);
     if (pd_kvx_create(&kvx, &service->kvx, error) != PD_OK)
@@ -458,7 +458,7 @@ void pd_service_log_ready(const struct pd_service *service)
            "ready address=%s role=%s model=%s instance=%s max_model_len=%d kv_blocks=%lld (%s)",
            service->address, roles[service->options->role], service->options->served_model_name,
            service->instance, service->sizing.max_model_len, (long long)service->pool.blocks,
-           pd_size_text(pd_kvx_pool_bytes(&service->pool), size));
+           pd_size_text(pd_kvx_pool_bytes(&service->pool, 0), size));
 }
 
 /* ---- the end ------------------------------------------------------------------------------------ */

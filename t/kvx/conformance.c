@@ -73,7 +73,8 @@ static void run_through(struct pair *pair, struct kvx_prompt *prompt, uint64_t f
     assert_string_equal(event.stats.transport, pair->transport);
     assert_int_equal(event.stats.bytes, (prompt->blocks - from) * pair->source->layout.block_bytes *
                                             pair->source->layout.layers *
-                                            pair->source->layout.kv_heads);
+                                            pair->source->layout.kv_heads *
+                                            pd_layout_copies(&pair->reader->layout));
     kvx_expect(pair->source, KVX_RELEASED, prompt->generation);
     assert_int_equal(kvx_count(pair->reader, KVX_CLOSED, fetch), 0);
 }
@@ -104,6 +105,36 @@ static void large_prompt_arrives(void **state)
     run_through(pair, &prompt, 1, 0, blocks);
     kvx_assert_only(pair->reader, &prompt, 0, blocks);
     close_pair(pair);
+}
+
+static void set_checksum(struct pd_kvx_options *options)
+{
+    options->checksum = true;
+}
+
+/* Four KV heads on other numbers of ranks at either end: divided, whole, or one on several. */
+static void ranks_read_the_heads_that_they_own(void **state)
+{
+    static const struct kvx_shape shape = {3, 4, 8, 4, 64};
+    static const int ranks[][2] = {{1, 2}, {2, 1}, {4, 2}, {2, 8}, {8, 4}, {8, 1}, {1, 8}, {8, 8}};
+
+    for (size_t i = 0; i < sizeof(ranks) / sizeof(ranks[0]); i++) {
+        struct pair pair = {.transport = *state};
+        struct kvx_prompt prompt;
+        int32_t blocks[64];
+
+        kvx_net_init(&pair.net);
+        kvx_ranks = ranks[i][0];
+        pair.source = kvx_start(&pair.net, "p0", pair.transport, &shape, NULL);
+        kvx_ranks = ranks[i][1];
+        pair.reader = kvx_start(&pair.net, "d0", pair.transport, &shape, set_checksum);
+        kvx_ranks = 1;
+        kvx_prompt_init(&prompt, pair.source, 1, 83, NULL, 20);
+        scatter(blocks, prompt.blocks, 64);
+        run_through(&pair, &prompt, 1, 0, blocks);
+        kvx_assert_only(pair.reader, &prompt, 0, blocks);
+        kvx_net_free(&pair.net);
+    }
 }
 
 /* No two blocks adjacent: as many ranges as there can be. */
@@ -635,14 +666,14 @@ static void look(const char *transport, char *why, size_t size)
         .bind_host = kvx_bind_host("p"),
         .max_model_len = 64,
     };
-    size_t bytes = pd_kvx_pool_bytes(&options.pool);
+    size_t bytes = pd_kvx_pool_bytes(&options.pool, 0);
     int fd = memfd_create("kvx-probe", MFD_ALLOW_SEALING | MFD_CLOEXEC);
     struct pd_error error;
     struct pd_kvx *kvx;
 
     assert_true(fd >= 0 && ftruncate(fd, (off_t)bytes) == 0);
     assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
-    options.memory = (struct pd_export){.kind = PD_EXPORT_MEMFD, .fd = fd, .size = bytes};
+    options.memory[0] = (struct pd_export){.kind = PD_EXPORT_MEMFD, .fd = fd, .size = bytes};
     if (pd_kvx_make(&options, &kvx, &error) != PD_OK) {
         snprintf(why, size, "%s", error.text);
     } else {
@@ -667,6 +698,7 @@ static int run_over(char *transport)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(whole_prompt_arrives, transport),
         cmocka_unit_test_prestate(large_prompt_arrives, transport),
+        cmocka_unit_test_prestate(ranks_read_the_heads_that_they_own, transport),
         cmocka_unit_test_prestate(fragmented_prompt_arrives, transport),
         cmocka_unit_test_prestate(only_missing_blocks_are_read, transport),
         cmocka_unit_test_prestate(chunks_are_read_while_the_source_computes, transport),

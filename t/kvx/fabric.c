@@ -36,9 +36,8 @@ struct reader_end {
     struct pd_layout source;
     struct source_end *peer;
     bool connected;
-    uint64_t due; /* of connecting, or of hearing that the source's end is gone */
-    uint8_t *map; /* "simshm": the source's pool */
-    size_t size;
+    uint64_t due;         /* of connecting, or of hearing that the source's end is gone */
+    struct pd_mapped map; /* "simshm": the source's pool */
     struct wire_read reads[WINDOW];
     struct pd_list in_transport;
 };
@@ -141,11 +140,9 @@ static struct source_end *end_by_key(uint64_t key)
 
 static int map_source(struct reader_end *end, const struct pd_pool *pool, struct pd_error *error)
 {
-    end->size = pool->size;
-    end->map = mmap(NULL, end->size, PROT_READ, MAP_SHARED, pool->readers_fd, 0);
-    if (end->map != MAP_FAILED)
+    if (pd_mapped_open(&end->map, pool->readers_fd, pool->layout.ranks, pool->layout.total,
+                       PROT_READ))
         return PD_OK;
-    end->map = NULL;
     return pd_fail(error, PD_IO, "the source's pool cannot be mapped");
 }
 
@@ -204,7 +201,7 @@ static uint64_t word(struct pd_reader_end *base, uint32_t block)
 {
     struct reader_end *end = (struct reader_end *)base;
     const _Atomic uint64_t *words =
-        (const _Atomic uint64_t *)(const void *)(end->map + end->source.words_offset);
+        (const _Atomic uint64_t *)(const void *)(end->map.base + end->source.words_offset);
 
     return pd_pool_word_after_copy(&words[block]);
 }
@@ -231,8 +228,7 @@ static void wire_disconnect(struct pd_reader_end *base)
         done(&end->reads[i]);
     pd_list_remove(&end->in_transport);
     pthread_mutex_unlock(&lock);
-    if (end->map)
-        munmap(end->map, end->size);
+    pd_mapped_close(&end->map);
     free(end);
 }
 
@@ -371,7 +367,7 @@ static bool reader_step(struct wire *wire, struct reader_end *end, uint64_t now,
         if (read->step == SAMPLED) {
             land(wire, end, read, told);
         } else {
-            sample(read, end->map);
+            sample(read, end->map.base);
             read->due = later(&wire->base);
         }
         return true;
@@ -462,7 +458,7 @@ static int create(const struct pd_transport_options *options, const struct pd_tr
     (void)error;
     wire->base = (struct pd_transport){
         .kind = kind, .loop = options->loop, .pool = options->pool, .events = options->events};
-    if (kind->words && options->pool->readers_fd < 0)
+    if (kind->words && options->pool->why_not_shared[0] != '\0')
         wire->base.why_not_served = options->pool->why_not_shared;
     wire->words = kind->words;
     pd_list_init(&wire->sources);

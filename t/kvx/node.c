@@ -20,7 +20,8 @@ struct pd_layout kvx_world_layout(void)
     static struct pd_layout layout;
 
     if (layout.blocks == 0)
-        CHECK(pd_layout_of_pool(&shape, &layout, NULL) == PD_OK, "the world's pool has no layout");
+        CHECK(pd_layout_of_pool(&shape, 0, 0, &layout, NULL) == PD_OK,
+              "the world's pool has no layout");
     return layout;
 }
 
@@ -224,14 +225,15 @@ void kvx_start_node(struct node *node)
         .silence_ms = SILENCE_MS,
         .callbacks = kvx_engine_callbacks,
     };
-    size_t size = pd_kvx_pool_bytes(&shape);
+    size_t size = pd_kvx_pool_bytes(&shape, 0);
     struct pd_error error;
 
     node->memory = memfd_create("kvx-world", MFD_ALLOW_SEALING | MFD_CLOEXEC);
     CHECK(node->memory >= 0 && ftruncate(node->memory, (off_t)size) == 0 &&
               fcntl(node->memory, F_ADD_SEALS, F_SEAL_SHRINK) == 0,
           "no memory for a pool");
-    options.memory = (struct pd_export){.kind = PD_EXPORT_MEMFD, .fd = node->memory, .size = size};
+    options.memory[0] =
+        (struct pd_export){.kind = PD_EXPORT_MEMFD, .fd = node->memory, .size = size};
     options.callbacks.engine = options.callbacks.link = node;
     options.callbacks.open_link = open_link;
     options.callbacks.close_link = close_link;

@@ -20,6 +20,7 @@ const struct kvx_shape kvx_small = {2, 2, 8, 4, 64};
 const struct kvx_shape kvx_large = {4, 2, 16, 64, 384};
 
 bool kvx_unsealed, kvx_without_words, kvx_under_tls;
+int kvx_ranks = 1;
 
 enum { JUNK = 0xee, PATIENCE_S = 20 };
 
@@ -329,18 +330,21 @@ size_t kvx_count(struct kvx_worker *worker, enum kvx_event_kind kind, uint64_t i
 
 static void make_pool(struct kvx_worker *worker)
 {
-    size_t size =
-        kvx_without_words ? worker->layout.bytes : pd_kvx_pool_bytes(&worker->options.pool);
+    const struct pd_layout *layout = &worker->layout;
+    size_t size = kvx_without_words ? layout->bytes : layout->total;
 
-    worker->fd = memfd_create("kvx-test", MFD_ALLOW_SEALING | MFD_CLOEXEC);
-    assert_true(worker->fd >= 0);
-    assert_int_equal(ftruncate(worker->fd, (off_t)size), 0);
-    if (!kvx_unsealed)
-        assert_int_equal(fcntl(worker->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
-    worker->pool = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, worker->fd, 0);
-    assert_ptr_not_equal(worker->pool, MAP_FAILED);
-    worker->options.memory =
-        (struct pd_export){.kind = PD_EXPORT_MEMFD, .fd = worker->fd, .size = size};
+    for (uint32_t r = 0; r < layout->ranks; r++) {
+        worker->fds[r] = memfd_create("kvx-test", MFD_ALLOW_SEALING | MFD_CLOEXEC);
+        assert_true(worker->fds[r] >= 0);
+        assert_int_equal(ftruncate(worker->fds[r], (off_t)size), 0);
+        if (!kvx_unsealed)
+            assert_int_equal(fcntl(worker->fds[r], F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
+        worker->options.memory[r] =
+            (struct pd_export){.kind = PD_EXPORT_MEMFD, .fd = worker->fds[r], .size = size};
+    }
+    assert_true(
+        pd_mapped_open(&worker->mapped, worker->fds, layout->ranks, size, PROT_READ | PROT_WRITE));
+    worker->pool = worker->mapped.base;
 }
 
 static void set_callbacks(struct kvx_worker *worker)
@@ -388,8 +392,10 @@ struct kvx_worker *kvx_start(struct kvx_net *net, const char *name, const char *
     worker->options = (struct pd_kvx_options){
         .instance = worker->address,
         .boot = (uint64_t)(unsigned char)name[0] << 8 | (unsigned char)name[1],
-        .pool = {NULL, shape->layers, shape->kv_heads, shape->block_size, shape->head_dim,
-                 shape->blocks, PD_F32},
+        .ranks = kvx_ranks,
+        .kv_heads = shape->kv_heads,
+        .pool = {NULL, shape->layers, kvx_ranks > shape->kv_heads ? 1 : shape->kv_heads / kvx_ranks,
+                 shape->block_size, shape->head_dim, shape->blocks, PD_F32},
         .transport = transport,
         .bind_host = kvx_bind_host(name),
         .max_model_len = 16384,
@@ -406,7 +412,9 @@ struct kvx_worker *kvx_start(struct kvx_net *net, const char *name, const char *
     if (adjust)
         adjust(&worker->options);
     set_callbacks(worker);
-    assert_int_equal(pd_layout_of_pool(&worker->options.pool, &worker->layout, NULL), PD_OK);
+    assert_int_equal(pd_layout_of_pool(&worker->options.pool, worker->options.ranks,
+                                       worker->options.kv_heads, &worker->layout, NULL),
+                     PD_OK);
     make_pool(worker);
     kvx_junk(worker);
     if (pd_kvx_create(&worker->options, &kvx, &error) != PD_OK)
@@ -440,48 +448,66 @@ void kvx_free(struct kvx_worker *worker)
     for (size_t i = 0; i < KVX_WORKERS; i++)
         if (worker->net->workers[i] == worker)
             worker->net->workers[i] = NULL;
-    munmap(worker->pool, worker->options.memory.size);
-    close(worker->fd);
+    pd_mapped_close(&worker->mapped);
+    for (uint32_t r = 0; r < worker->layout.ranks; r++)
+        close(worker->fds[r]);
     free(worker->events);
     free(worker);
 }
 
 /* ---- prompts --------------------------------------------------------------------------------- */
 
-/* Eight bytes that say whose they are. */
+/* Eight bytes that say whose they are; plane: as if one rank had all heads. */
 static uint64_t stamp(uint64_t generation, size_t index, uint64_t plane, uint64_t word)
 {
     return generation << 40 | (uint64_t)index << 24 | plane << 16 | (word & 0xffff);
 }
 
-static uint64_t *block_at(const struct kvx_worker *worker, uint64_t plane, int32_t block)
-{
-    return (uint64_t *)(void *)(worker->pool + plane * worker->layout.plane_bytes +
-                                (uint64_t)block * worker->layout.block_bytes);
-}
-
+/* Planes of all ranks, one rank after the other. */
 static uint64_t planes(const struct kvx_worker *worker)
 {
-    return (uint64_t)worker->layout.layers * worker->layout.kv_heads;
+    const struct pd_layout *layout = &worker->layout;
+
+    return (uint64_t)layout->ranks * layout->layers * layout->rank_heads;
+}
+
+static uint64_t plane_offset(const struct kvx_worker *worker, uint64_t plane)
+{
+    const struct pd_layout *layout = &worker->layout;
+    uint64_t per_rank = (uint64_t)layout->layers * layout->rank_heads;
+
+    return plane / per_rank * layout->stride + plane % per_rank * layout->plane_bytes;
+}
+
+/* The block in that plane; *number is the plane's for stamps. */
+static uint64_t *block_at(const struct kvx_worker *worker, uint64_t plane, int32_t block,
+                          uint64_t *number)
+{
+    uint64_t offset = plane_offset(worker, plane);
+
+    *number = pd_layout_plane_number(&worker->layout, offset);
+    return (uint64_t *)(void *)(worker->pool + offset +
+                                (uint64_t)block * worker->layout.block_bytes);
 }
 
 static void fill(struct kvx_worker *worker, uint64_t generation, size_t index, int32_t block)
 {
     for (uint64_t plane = 0; plane < planes(worker); plane++) {
-        uint64_t *words = block_at(worker, plane, block);
+        uint64_t number, *words = block_at(worker, plane, block, &number);
 
         for (uint64_t i = 0; i < worker->layout.block_bytes / 8; i++)
-            words[i] = stamp(generation, index, plane, i);
+            words[i] = stamp(generation, index, number, i);
     }
 }
 
 bool kvx_holds(const struct kvx_worker *worker, uint64_t generation, size_t index, int32_t block)
 {
     for (uint64_t plane = 0; plane < planes(worker); plane++) {
-        const uint64_t *words = block_at(worker, plane, block);
+        uint64_t number;
+        const uint64_t *words = block_at(worker, plane, block, &number);
 
         for (uint64_t i = 0; i < worker->layout.block_bytes / 8; i++)
-            if (words[i] != stamp(generation, index, plane, i))
+            if (words[i] != stamp(generation, index, number, i))
                 return false;
     }
     return true;
@@ -490,7 +516,8 @@ bool kvx_holds(const struct kvx_worker *worker, uint64_t generation, size_t inde
 static bool is_junk(const struct kvx_worker *worker, int32_t block)
 {
     for (uint64_t plane = 0; plane < planes(worker); plane++) {
-        const uint8_t *bytes = (const uint8_t *)block_at(worker, plane, block);
+        uint64_t number;
+        const uint8_t *bytes = (const uint8_t *)block_at(worker, plane, block, &number);
 
         for (uint64_t i = 0; i < worker->layout.block_bytes; i++)
             if (bytes[i] != JUNK)
@@ -501,7 +528,8 @@ static bool is_junk(const struct kvx_worker *worker, int32_t block)
 
 void kvx_junk(struct kvx_worker *worker)
 {
-    memset(worker->pool, JUNK, worker->layout.bytes);
+    for (uint64_t plane = 0; plane < planes(worker); plane++)
+        memset(worker->pool + plane_offset(worker, plane), JUNK, worker->layout.plane_bytes);
 }
 
 void kvx_assert_only(struct kvx_worker *worker, const struct kvx_prompt *prompt, size_t from,

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "worker/kvx/kvx.h"
+#include "worker/kvx/pool.h"
 #include "worker/kvx/layout.h"
 
 enum kvx_event_kind {
@@ -40,8 +41,9 @@ struct kvx_worker {
     struct pd_kvx_options options;
     struct pd_layout layout;
     char address[64];
-    int fd;
-    uint8_t *pool;
+    int fds[PD_RANKS_MAX];
+    struct pd_mapped mapped;
+    uint8_t *pool;    /* all ranks' */
     bool unreachable; /* control streams to it cannot be opened */
 
     struct kvx_event *events;
@@ -80,6 +82,10 @@ extern const struct kvx_shape kvx_small, kvx_large;
 /* Set while a worker is started: its pool's memory is not sealed; has no room for generation
  * words. */
 extern bool kvx_unsealed, kvx_without_words;
+
+/* Set while a worker is started: of so many ranks it is; the shape's KV heads are divided among them, or each
+ * is held by several. */
+extern int kvx_ranks;
 
 /* Set while a worker is started: its data connections are under TLS, with certificates of one
  * authority. */

@@ -107,7 +107,7 @@ static void open_end(struct end *end, const char *name, const struct lab_options
     assert_int_equal(pd_buffer_export(end->lab.model->pool.buffer, &end->memory), PD_KERNEL_OK);
     kvx.fingerprint = end->lab.model->fingerprint;
     kvx.pool = end->lab.model->pool;
-    kvx.memory = end->memory;
+    kvx.memory[0] = end->memory;
     pd_engine_kvx_callbacks(end->lab.engine, &kvx.callbacks);
     if (pd_kvx_create(&kvx, &end->kvx, &error) != PD_OK)
         fail_msg("%s", error.text);

@@ -53,7 +53,7 @@ static void sizes_follow_from_the_shape(void **state)
     assert_int_equal(layout.block_bytes, offset_in_array(&layout, 0, 0, 1, 0, 0, 0));
     assert_int_equal(layout.words_offset % 4096, 0);
     assert_true(layout.words_offset >= layout.bytes && layout.words_offset < layout.bytes + 4096);
-    assert_int_equal(pd_kvx_pool_bytes(&pool), layout.words_offset + 8 * 1000);
+    assert_int_equal(pd_kvx_pool_bytes(&pool, 0), layout.words_offset + 8 * 1000);
 }
 
 static void pools_of_other_types_or_sizes_are_refused(void **state)
@@ -63,20 +63,20 @@ static void pools_of_other_types_or_sizes_are_refused(void **state)
     struct pd_error error;
 
     (void)state;
-    assert_int_equal(pd_layout_of_pool(&pool, &layout, &error), PD_OK);
+    assert_int_equal(pd_layout_of_pool(&pool, 0, 0, &layout, &error), PD_OK);
     assert_int_equal(layout.element_bytes, 2);
     pool.type = PD_F32;
-    assert_int_equal(pd_layout_of_pool(&pool, &layout, &error), PD_OK);
+    assert_int_equal(pd_layout_of_pool(&pool, 0, 0, &layout, &error), PD_OK);
     assert_int_equal(layout.element_bytes, 4);
     pool.type = PD_Q8_0;
-    assert_int_equal(pd_layout_of_pool(&pool, &layout, &error), PD_UNSUPPORTED);
-    assert_int_equal(pd_kvx_pool_bytes(&pool), 0);
+    assert_int_equal(pd_layout_of_pool(&pool, 0, 0, &layout, &error), PD_UNSUPPORTED);
+    assert_int_equal(pd_kvx_pool_bytes(&pool, 0), 0);
     pool.type = PD_F16;
     pool.layers = -1;
-    assert_int_equal(pd_layout_of_pool(&pool, &layout, &error), PD_INVALID);
+    assert_int_equal(pd_layout_of_pool(&pool, 0, 0, &layout, &error), PD_INVALID);
     pool.layers = 2;
     pool.blocks = -1;
-    assert_int_equal(pd_layout_of_pool(&pool, &layout, &error), PD_INVALID);
+    assert_int_equal(pd_layout_of_pool(&pool, 0, 0, &layout, &error), PD_INVALID);
 }
 
 static void out_of_bounds(struct pd_layout layout, const char *says)
@@ -387,9 +387,102 @@ static void map_agrees_with_an_array(void **state)
     pd_idmap_free(&map);
 }
 
+/* What each rank of a reader reads of a prompt, for every pair of numbers of ranks: its own heads and no others,
+ * all of each, from a rank of the source that has the head, in at most layers x heads x extents ranges. */
+static void check_ranks(uint32_t from_ranks, uint32_t to_ranks)
+{
+    enum { LAYERS = 3, HEADS = 4, EXTENTS = 2 };
+    static const uint32_t source[] = {7, 8, 9, 3, 4};
+    static const int32_t destination[] = {20, 21, 22, 11, 12};
+    struct pd_layout from = {.layers = LAYERS,
+                             .kv_heads = HEADS,
+                             .block_size = 8,
+                             .head_dim = 16,
+                             .element_bytes = 2,
+                             .blocks = 40,
+                             .ranks = from_ranks};
+    struct pd_layout to = from;
+    uint64_t bytes[PD_RANKS_MAX][LAYERS * HEADS] = {{0}};
+    int ranges[PD_RANKS_MAX] = {0};
+    struct pd_plan plan;
+    static struct pd_read read;
+
+    to.ranks = to_ranks;
+    to.blocks = 64;
+    assert_int_equal(pd_layout_derive(&from, NULL), PD_OK);
+    assert_int_equal(pd_layout_derive(&to, NULL), PD_OK);
+    assert_int_equal(pd_layout_match(&from, &to, NULL), PD_OK);
+    pd_plan_begin(&plan, &from, source, &to, destination, 0, 5);
+    while (pd_plan_next(&plan, &read)) {
+        for (size_t i = 0; i < read.count; i++) {
+            const struct pd_range *range = &read.ranges[i];
+            uint32_t rank = (uint32_t)(range->destination / to.stride), first, count;
+            uint32_t plane = pd_layout_plane_number(&to, range->destination);
+
+            assert_int_equal(plane, pd_layout_plane_number(&from, range->source));
+            assert_true(pd_layout_locate(&from, range->source, range->length, &first, &count));
+            assert_true(pd_layout_locate(&to, range->destination, range->length, &first, &count));
+            bytes[rank][plane] += range->length;
+            ranges[rank]++;
+        }
+    }
+    for (uint32_t rank = 0; rank < to_ranks; rank++) {
+        uint32_t heads = HEADS > to_ranks ? HEADS / to_ranks : 1, own = rank * HEADS / to_ranks;
+
+        assert_true(ranges[rank] <= LAYERS * (int)heads * EXTENTS);
+        for (uint32_t plane = 0; plane < LAYERS * HEADS; plane++) {
+            bool owned = plane % HEADS >= own && plane % HEADS < own + heads;
+
+            assert_int_equal(bytes[rank][plane], owned ? 5 * to.block_bytes : 0);
+        }
+    }
+}
+
+static void test_every_rank_reads_its_own_heads(void **state)
+{
+    (void)state;
+    for (uint32_t from = 1; from <= 8; from *= 2)
+        for (uint32_t to = 1; to <= 8; to *= 2)
+            check_ranks(from, to);
+}
+
+/* Whole blocks of one plane of one rank: nothing between the memories of two can be asked for. */
+static void test_nothing_lies_between_ranks(void **state)
+{
+    struct pd_layout layout = {.layers = 2,
+                               .kv_heads = 2,
+                               .block_size = 8,
+                               .head_dim = 16,
+                               .element_bytes = 2,
+                               .blocks = 40,
+                               .ranks = 2};
+    struct pd_error error = {PD_OK, ""};
+    uint32_t first, count;
+
+    (void)state;
+    assert_int_equal(pd_layout_derive(&layout, NULL), PD_OK);
+    assert_int_equal(layout.stride % (2 << 20), 0);
+    assert_int_equal(layout.bytes, layout.stride + layout.rank_bytes);
+    assert_false(pd_layout_locate(&layout, layout.rank_bytes, layout.block_bytes, &first, &count));
+    assert_false(pd_layout_locate(&layout, layout.stride - layout.block_bytes, layout.block_bytes,
+                                  &first, &count));
+    assert_false(pd_layout_locate(&layout, layout.bytes, layout.block_bytes, &first, &count));
+    assert_true(pd_layout_locate(&layout, layout.stride + 3 * layout.block_bytes,
+                                 2 * layout.block_bytes, &first, &count));
+    assert_int_equal(first, 3);
+    assert_int_equal(count, 2);
+    layout.ranks = 3;
+    assert_int_equal(pd_layout_derive(&layout, &error), PD_INVALID);
+    assert_non_null(strstr(error.text, "3 ranks"));
+    layout.ranks = 16;
+    assert_int_equal(pd_layout_derive(&layout, &error), PD_INVALID);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_rank_reads_its_own_heads),
+        cmocka_unit_test(test_nothing_lies_between_ranks),
         cmocka_unit_test(sizes_follow_from_the_shape),
         cmocka_unit_test(pools_of_other_types_or_sizes_are_refused),
         cmocka_unit_test(every_dimension_has_a_bound),

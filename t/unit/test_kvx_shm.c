@@ -334,12 +334,12 @@ static void refuse_options(const char *transport, const char *host, size_t cut, 
     struct pd_error error;
     struct pd_kvx *kvx;
 
-    options.memory.size = pd_kvx_pool_bytes(&options.pool) - cut;
-    options.memory.fd = memory(options.memory.size, true);
+    options.memory[0].size = pd_kvx_pool_bytes(&options.pool, 0) - cut;
+    options.memory[0].fd = memory(options.memory[0].size, true);
     assert_int_not_equal(pd_kvx_create(&options, &kvx, &error), PD_OK);
     if (!strstr(error.text, says))
         fail_msg("'%s' does not say '%s'", error.text, says);
-    close(options.memory.fd);
+    close(options.memory[0].fd);
 }
 
 static void options_that_cannot_work_are_refused_by_name(void **state)

@@ -3,7 +3,8 @@
  *
  *     sum(block) = the sum over all planes of XXH3-64(the block's bytes in that plane, seed = plane)
  *
- * modulo 2^64. Addition has no order, so the source sums a block whole when it is ready, and the reader
+ * modulo 2^64, planes counted as if one rank had all heads; a reader whose ranks hold copies of the heads adds
+ * each, and expects that multiple. Addition has no order, so the source sums a block whole when it is ready, and the reader
  * plane by plane as its reads land, whatever their order. It finds what wires, memories and faults of
  * programs do to bytes; it does not keep out who wants to deceive: TLS does. */
 #ifndef PD_KVX_CHECKSUM_H

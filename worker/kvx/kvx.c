@@ -97,7 +97,8 @@ int pd_kvx_make(const struct pd_kvx_options *options, struct pd_kvx **out, struc
     kvx->callbacks = options->callbacks;
     kvx->max_tokens = options->max_model_len;
     kvx->clock = pd_clock_ns;
-    kvx->pool.readers_fd = -1;
+    for (int r = 0; r < PD_RANKS_MAX; r++)
+        kvx->pool.readers_fd[r] = -1;
     kvx->loop.epoll = kvx->loop.wake = -1;
     atomic_init(&kvx->next_link, 1);
     pthread_mutex_init(&kvx->states_lock, NULL);
@@ -106,7 +107,8 @@ int pd_kvx_make(const struct pd_kvx_options *options, struct pd_kvx **out, struc
     if (!kvx->states)
         status = pd_fail(error, PD_NO_MEMORY, "kvx: no memory");
     else
-        status = pd_pool_map(&kvx->pool, &options->pool, &options->memory, error);
+        status = pd_pool_map(&kvx->pool, &options->pool, options->ranks, options->kv_heads,
+                             options->memory, error);
     if (status == PD_OK)
         status = pd_kvx_service_init(kvx, options, error);
     if (status != PD_OK)
@@ -152,11 +154,11 @@ void pd_kvx_destroy(struct pd_kvx *kvx)
     pd_kvx_unmake(kvx);
 }
 
-size_t pd_kvx_pool_bytes(const struct pd_kv_pool *pool)
+size_t pd_kvx_pool_bytes(const struct pd_kv_pool *pool, int ranks)
 {
     struct pd_layout layout;
 
-    return pd_layout_of_pool(pool, &layout, NULL) == PD_OK ? layout.total : 0;
+    return pd_layout_of_pool(pool, ranks, 0, &layout, NULL) == PD_OK ? layout.total : 0;
 }
 
 /* ---- source ---------------------------------------------------------------------------------- */

@@ -86,13 +86,15 @@ struct pd_kvx_options {
     const char *instance;
     uint64_t boot;
     struct pd_fingerprint fingerprint;
-    struct pd_kv_pool pool;  /* shape; the buffer is reached through `memory` */
-    struct pd_export memory; /* fd stays the caller's; kvx maps it itself */
-    const char *transport;   /* "auto", "shm", "rdma", "tcp" */
-    const char *bind_host;   /* tcp, rdma: where peers connect to; NULL or a wildcard: only reads */
-    const char *device;      /* rdma: use only this one; NULL or empty: any */
-    uint32_t queue_pairs;    /* rdma: of one link, at most 16; 0: 2 */
-    bool busy_poll;          /* rdma: spend a core to hear of completions sooner */
+    struct pd_kv_pool pool; /* shape, of each rank's; the buffers are reached through `memory` */
+    int ranks, kv_heads;    /* of the device; of the model. 0: 1, and as many as the ranks have */
+    struct pd_export
+        memory[PD_RANKS_MAX]; /* of each rank; fds stay the caller's; kvx maps them itself */
+    const char *transport;    /* "auto", "shm", "rdma", "tcp" */
+    const char *bind_host; /* tcp, rdma: where peers connect to; NULL or a wildcard: only reads */
+    const char *device;    /* rdma: use only this one; NULL or empty: any */
+    uint32_t queue_pairs;  /* rdma: of one link, at most 16; 0: 2 */
+    bool busy_poll;        /* rdma: spend a core to hear of completions sooner */
     /* tcp: PEM files; a certificate of NULL or "": plain. With authorities both ends show one. The
      * process ignores SIGPIPE. */
     const char *tls_cert, *tls_key, *tls_ca;
@@ -111,9 +113,9 @@ int pd_kvx_create(const struct pd_kvx_options *options, struct pd_kvx **kvx,
 /* Tears down all links, waits for all reads, calls what is owed, ends the thread. */
 void pd_kvx_destroy(struct pd_kvx *kvx);
 
-/* Bytes of the exported reservation for this pool: the pool, padded to pages, and one 64-bit
- * generation word per block. */
-size_t pd_kvx_pool_bytes(const struct pd_kv_pool *pool);
+/* Bytes of the exported reservation for a rank's pool of this shape: the pool, padded to pages, and one
+ * 64-bit generation word per block. `ranks` of the device, 0: 1. */
+size_t pd_kvx_pool_bytes(const struct pd_kv_pool *pool, int ranks);
 
 /* ---- source: called by the engine ------------------------------------------------------------ */
 

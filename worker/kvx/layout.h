@@ -1,6 +1,6 @@
 /* Where the bytes of a KV block lie in a pool, and how a hand-off is cut into reads.
  *
- * A pool is [layer][kv_head][block][K|V][token][dim]. One (layer, kv_head) is a *plane*; the blocks
+ * A pool is [rank][layer][kv_head of the rank][block][K|V][token][dim]. One (layer, kv_head) is a *plane*; the blocks
  * of a plane lie side by side, K and V of a block together:
  *
  *     plane 0: | block 0 | block 1 | ...   plane 1: | block 0 | block 1 | ...
@@ -9,6 +9,15 @@
  * to runs x planes. Offsets, not addresses, travel: each end adds them to its own mapping (or its
  * registered region). Behind the pool, on a page of their own, lie the generation words: one 64-bit
  * word per block (rule 15).
+ *
+ * Where several ranks compute the model, each has its KV heads in a memory of its own (of the size of
+ * the others'), in blocks of the same numbers; where there are fewer heads than ranks, several ranks
+ * have the same head. The memories count as one pool, `stride` apart, and the words lie in rank 0's:
+ *
+ *     | rank 0: planes | words | pad | rank 1: planes | ...      offset = rank stride + plane's + block's
+ *
+ * So each rank of a reader gets exactly its heads, each from a rank of the source that has it, in
+ * layers x its heads x runs ranges.
  *
  * Pure functions: no memory is touched here. */
 #ifndef PD_KVX_LAYOUT_H
@@ -30,27 +39,46 @@ enum {
 };
 
 struct pd_layout {
-    uint32_t layers, kv_heads, block_size, head_dim, element_bytes;
+    uint32_t layers, kv_heads, block_size, head_dim, element_bytes; /* kv_heads: of the model */
+    uint32_t ranks;        /* whose memories it lies in; 0: 1 */
     uint64_t blocks;       /* at most INT32_MAX */
+    uint32_t rank_heads;   /* KV heads of a rank */
     uint64_t block_bytes;  /* K and V of one block in one plane */
     uint64_t plane_bytes;  /* all blocks of one plane */
-    uint64_t bytes;        /* the whole pool */
-    uint64_t words_offset; /* where the generation words begin: `bytes`, padded to a page */
-    uint64_t total;        /* pool, padding and words */
+    uint64_t rank_bytes;   /* all planes of one rank */
+    uint64_t stride;       /* from one rank's memory to the next one's */
+    uint64_t bytes;        /* from the first plane to the end of the last one, all ranks' */
+    uint64_t words_offset; /* where the generation words begin: rank_bytes, padded to a page */
+    uint64_t total;        /* of one rank: planes, padding and words */
 };
 
-/* Fills the derived members from the first six; PD_INVALID names the number that is out of bounds.
+/* Fills the derived members from the first seven; PD_INVALID names the number that is out of bounds.
  * The numbers may be a peer's. */
 int pd_layout_derive(struct pd_layout *layout, struct pd_error *error);
 
-/* PD_UNSUPPORTED for a pool of another type than F32, F16, BF16. */
-int pd_layout_of_pool(const struct pd_kv_pool *pool, struct pd_layout *layout,
-                      struct pd_error *error);
+/* Of `ranks` (0: 1) that have a pool of this shape each, of a model of `kv_heads` (0: pool's times ranks).
+ * PD_UNSUPPORTED for a pool of another type than F32, F16, BF16. */
+int pd_layout_of_pool(const struct pd_kv_pool *pool, int ranks, int kv_heads,
+                      struct pd_layout *layout, struct pd_error *error);
 
-/* Whether blocks of one pool can be copied into the other as they are: everything but the number of
- * blocks is equal. The error shows both shapes. */
+/* Whether blocks of one pool can be copied into the other as they are: everything but the numbers of
+ * blocks and of ranks is equal. The error shows both shapes. */
 int pd_layout_match(const struct pd_layout *source, const struct pd_layout *own,
                     struct pd_error *error);
+
+/* Ranks that have the same head. */
+static inline uint32_t pd_layout_copies(const struct pd_layout *layout)
+{
+    return layout->ranks > layout->kv_heads ? layout->ranks / layout->kv_heads : 1;
+}
+
+/* Where the plane of this layer and the model's head begins, on the rank that has the head; of several, on
+ * number `copy` of them. */
+uint64_t pd_layout_plane(const struct pd_layout *layout, uint32_t layer, uint32_t head,
+                         uint32_t copy);
+
+/* Which plane an offset lies in, counted as if one rank had all heads: layer * kv_heads + head. */
+uint32_t pd_layout_plane_number(const struct pd_layout *layout, uint64_t offset);
 
 static inline uint32_t pd_layout_blocks_for(const struct pd_layout *layout, uint32_t tokens)
 {
@@ -89,7 +117,7 @@ struct pd_plan {
     const uint32_t *source;
     const int32_t *destination;
     size_t first, end, next;
-    uint32_t plane;
+    uint32_t plane; /* of the reader's, rank by rank */
 };
 
 void pd_plan_begin(struct pd_plan *plan, const struct pd_layout *from, const uint32_t *source,

@@ -95,6 +95,7 @@ static uint8_t *pack_source_hello(const struct pd_source_hello *from, size_t *le
     wire_fingerprint(&from->fingerprint, &fingerprint);
     pool.layers = from->pool.layers;
     pool.kv_heads = from->pool.kv_heads;
+    pool.ranks = from->pool.ranks;
     pool.blocks = from->pool.blocks;
     pool.block_size = from->pool.block_size;
     pool.head_dim = from->pool.head_dim;
@@ -339,6 +340,7 @@ static int take_layout(const Pd__V1__KvPoolLayout *from, struct pd_layout *to,
         return pd_fail(error, PD_INVALID, "hello: no pool layout");
     to->layers = from->layers;
     to->kv_heads = from->kv_heads;
+    to->ranks = from->ranks;
     to->blocks = from->blocks;
     to->block_size = from->block_size;
     to->head_dim = from->head_dim;

@@ -14,70 +14,124 @@
 #pragma GCC diagnostic ignored "-Wtsan"
 #endif
 
-/* A reader's own descriptor of the same memory, opened for reading only. Its size must be sealed: a
+/* ---- memories side by side ------------------------------------------------------------------- */
+
+enum { HUGE_PAGE = 2 << 20 }; /* what the memory of a pool may come in */
+
+bool pd_mapped_open(struct pd_mapped *mapped, const int *fds, uint32_t count, size_t bytes,
+                    int prot)
+{
+    size_t size = count * bytes + 2 * HUGE_PAGE; /* to align the first, and to round the last up */
+    void *reserved =
+        mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    uint8_t *base;
+
+    memset(mapped, 0, sizeof(*mapped));
+    if (reserved == MAP_FAILED)
+        return false;
+    base = (uint8_t *)(((uintptr_t)reserved + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE);
+    for (uint32_t r = 0; r < count; r++) {
+        if (mmap(base + r * bytes, bytes, prot, MAP_SHARED | MAP_FIXED, fds[r], 0) == MAP_FAILED) {
+            int reason = errno;
+
+            munmap(reserved, size);
+            errno = reason;
+            return false;
+        }
+    }
+    *mapped = (struct pd_mapped){base, reserved, size};
+    return true;
+}
+
+void pd_mapped_close(struct pd_mapped *mapped)
+{
+    if (mapped->base)
+        munmap(mapped->reserved, mapped->size);
+    mapped->base = NULL;
+}
+
+/* ---- this process's pool --------------------------------------------------------------------- */
+
+/* A reader's own descriptor of a rank's memory, opened for reading only. Its size must be sealed: a
  * pool that shrinks would kill whoever has it mapped. */
-static void open_for_readers(struct pd_pool *pool, int fd)
+static bool open_for_readers(struct pd_pool *pool, uint32_t rank, int fd)
 {
     char path[64];
     int seals = fcntl(fd, F_GET_SEALS);
 
-    pool->readers_fd = -1;
-    if (!pool->words) {
-        snprintf(pool->why_not_shared, sizeof(pool->why_not_shared),
-                 "the pool's memory has no room for generation words");
-        return;
-    }
     if (seals < 0 || !(seals & F_SEAL_SHRINK)) {
         snprintf(pool->why_not_shared, sizeof(pool->why_not_shared),
                  "the size of the pool's memory is not sealed");
-        return;
+        return false;
     }
     snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-    pool->readers_fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (pool->readers_fd < 0)
+    pool->readers_fd[rank] = open(path, O_RDONLY | O_CLOEXEC);
+    if (pool->readers_fd[rank] < 0)
         snprintf(pool->why_not_shared, sizeof(pool->why_not_shared), "%s: %s", path,
                  strerror(errno));
+    return pool->readers_fd[rank] >= 0;
 }
 
-int pd_pool_map(struct pd_pool *pool, const struct pd_kv_pool *shape,
-                const struct pd_export *memory, struct pd_error *error)
+/* One rank's memory against what its share of the pool needs. */
+static int check_memory(const struct pd_pool *pool, const struct pd_export *memory,
+                        struct pd_error *error)
 {
+    uint64_t needed = pool->layout.ranks > 1 ? pool->layout.stride : pool->layout.rank_bytes;
     struct stat status;
 
-    memset(pool, 0, sizeof(*pool));
-    pool->readers_fd = -1;
-    if (pd_layout_of_pool(shape, &pool->layout, error) != PD_OK)
-        return error ? error->status : PD_INVALID;
     if (memory->kind != PD_EXPORT_MEMFD)
         return pd_fail(error, PD_UNSUPPORTED, "KV pool: only memory of the host can be handed off");
-    if (memory->size < pool->layout.bytes)
+    if (memory->size < needed)
         return pd_fail(error, PD_INVALID, "KV pool: exported %zu bytes, its shape needs %llu",
-                       memory->size, (unsigned long long)pool->layout.bytes);
+                       memory->size, (unsigned long long)needed);
     if (fstat(memory->fd, &status) < 0 || (uint64_t)status.st_size < memory->size)
         return pd_fail(error, PD_INVALID, "KV pool: the exported file is shorter than %zu bytes",
                        memory->size);
-    pool->base = mmap(NULL, memory->size, PROT_READ | PROT_WRITE, MAP_SHARED, memory->fd, 0);
-    if (pool->base == MAP_FAILED) {
-        pool->base = NULL;
-        return pd_fail(error, PD_IO, "KV pool: mmap of %zu bytes: %s", memory->size,
-                       strerror(errno));
+    return PD_OK;
+}
+
+int pd_pool_map(struct pd_pool *pool, const struct pd_kv_pool *shape, int ranks, int kv_heads,
+                const struct pd_export *memory, struct pd_error *error)
+{
+    const struct pd_layout *layout = &pool->layout;
+    int fds[PD_RANKS_MAX];
+    size_t bytes;
+
+    memset(pool, 0, sizeof(*pool));
+    for (int r = 0; r < PD_RANKS_MAX; r++)
+        pool->readers_fd[r] = -1;
+    if (pd_layout_of_pool(shape, ranks, kv_heads, &pool->layout, error) != PD_OK)
+        return error ? error->status : PD_INVALID;
+    for (uint32_t r = 0; r < layout->ranks; r++) {
+        if (check_memory(pool, &memory[r], error) != PD_OK)
+            return error ? error->status : PD_INVALID;
+        fds[r] = memory[r].fd;
     }
-    pool->size = memory->size;
-    if (memory->size >= pool->layout.total)
-        pool->words = (_Atomic uint64_t *)(void *)(pool->base + pool->layout.words_offset);
-    open_for_readers(pool, memory->fd);
+    bytes = layout->ranks > 1 ? layout->stride : memory->size;
+    if (!pd_mapped_open(&pool->mapped, fds, layout->ranks, bytes, PROT_READ | PROT_WRITE))
+        return pd_fail(error, PD_IO, "KV pool: mmap of %zu bytes: %s", bytes, strerror(errno));
+    pool->base = pool->mapped.base;
+    if (bytes >= layout->total)
+        pool->words = (_Atomic uint64_t *)(void *)(pool->base + layout->words_offset);
+    else
+        snprintf(pool->why_not_shared, sizeof(pool->why_not_shared),
+                 "the pool's memory has no room for generation words");
+    for (uint32_t r = 0; r < layout->ranks && pool->words; r++)
+        if (!open_for_readers(pool, r, fds[r]))
+            break;
     return PD_OK;
 }
 
 void pd_pool_unmap(struct pd_pool *pool)
 {
-    if (pool->base)
-        munmap(pool->base, pool->size);
-    if (pool->readers_fd >= 0)
-        close(pool->readers_fd);
+    pd_mapped_close(&pool->mapped);
+    for (int r = 0; r < PD_RANKS_MAX; r++) {
+        if (pool->readers_fd[r] >= 0)
+            close(pool->readers_fd[r]);
+        pool->readers_fd[r] = -1;
+    }
     pool->base = NULL;
     pool->words = NULL;
-    pool->readers_fd = -1;
 }
 
 /* The writer's half of a sequence lock: words first, then a fence, then the bytes. */

@@ -1,5 +1,5 @@
-/* This process's KV pool as the hand-off sees it: mapped memory, and the generation words behind it
- * (rule 15). */
+/* This process's KV pool as the hand-off sees it: mapped memory, of several ranks side by side, and the
+ * generation words behind rank 0's (rule 15). */
 #ifndef PD_KVX_POOL_H
 #define PD_KVX_POOL_H
 
@@ -10,17 +10,30 @@
 #include "worker/base/error.h"
 #include "worker/kvx/layout.h"
 
-struct pd_pool {
-    struct pd_layout layout;
-    uint8_t *base;
-    size_t size;
-    _Atomic uint64_t *words; /* one per block; NULL: the export has no room for them */
-    int readers_fd;          /* read-only, for readers on this host; -1: see why_not_shared */
-    char why_not_shared[128];
+/* Memories of one size, mapped side by side. */
+struct pd_mapped {
+    uint8_t *base;  /* NULL: nothing is */
+    void *reserved; /* what the base lies in */
+    size_t size;    /* of that */
 };
 
-/* Maps the exported memory. A pool that cannot be shared read-only is fine, and says why. */
-int pd_pool_map(struct pd_pool *pool, const struct pd_kv_pool *shape,
+/* Maps `bytes` of each of `count` files with protection `prot`; false with errno. */
+bool pd_mapped_open(struct pd_mapped *mapped, const int *fds, uint32_t count, size_t bytes,
+                    int prot);
+void pd_mapped_close(struct pd_mapped *mapped);
+
+struct pd_pool {
+    struct pd_layout layout;
+    struct pd_mapped mapped;
+    uint8_t *base;                /* mapped.base */
+    _Atomic uint64_t *words;      /* one per block; NULL: the export has no room for them */
+    int readers_fd[PD_RANKS_MAX]; /* of each rank, read-only, for readers on this host */
+    char why_not_shared[128];     /* "": all of them are open */
+};
+
+/* Maps the exported memories, one of each rank (0: 1), of a model of `kv_heads` (0: as many as the ranks
+ * have). A pool that cannot be shared read-only is fine, and says why. */
+int pd_pool_map(struct pd_pool *pool, const struct pd_kv_pool *shape, int ranks, int kv_heads,
                 const struct pd_export *memory, struct pd_error *error);
 void pd_pool_unmap(struct pd_pool *pool);
 

@@ -163,12 +163,13 @@ static void fail_for_moved_words(struct pd_reader *reader, uint64_t now, struct 
  * not to be trusted with any. False: it has failed, and the fetch is gone. */
 static bool verify(struct pd_reader *reader, uint64_t now, struct fetch *fetch)
 {
+    uint64_t copies = pd_layout_copies(&reader->options.layout); /* each head landed so often */
     char why[PD_KV_WHY];
 
     if (!fetch->sums)
         return true;
     while (fetch->verified < fetch->scheduled &&
-           fetch->sums[fetch->verified] == fetch->landed_sums[fetch->verified])
+           copies * fetch->sums[fetch->verified] == fetch->landed_sums[fetch->verified])
         fetch->verified++;
     if (fetch->verified == fetch->scheduled)
         return true;
@@ -182,7 +183,7 @@ static bool verify(struct pd_reader *reader, uint64_t now, struct fetch *fetch)
              "source's is %016llx",
              fetch->verified, (unsigned long long)fetch->ticket.generation,
              (unsigned long long)fetch->landed_sums[fetch->verified],
-             (unsigned long long)fetch->sums[fetch->verified]);
+             (unsigned long long)(copies * fetch->sums[fetch->verified]));
     pd_link_fail(reader, now, fetch->link, why);
     return false;
 }
@@ -254,15 +255,15 @@ static void advance(struct pd_reader *reader, uint64_t now, struct fetch *fetch)
 /* While the bytes are still in the processor's cache. */
 static void add_to_sums(struct pd_reader *reader, struct fetch *fetch, const struct pd_read *read)
 {
-    uint64_t block_bytes = reader->options.layout.block_bytes;
-    uint64_t plane_bytes = reader->options.layout.plane_bytes;
+    const struct pd_layout *layout = &reader->options.layout;
+    uint64_t block_bytes = layout->block_bytes;
 
     if (!fetch->sums || fetch->state != READING)
         return;
     for (size_t i = 0; i < read->count; i++) {
         const struct pd_range *range = &read->ranges[i];
         uint64_t *sum = fetch->landed_sums + range->block;
-        uint32_t plane = (uint32_t)(range->destination / plane_bytes);
+        uint32_t plane = pd_layout_plane_number(layout, range->destination);
 
         for (uint64_t at = 0; at < range->length; at += block_bytes)
             *sum++ += reader->world.sum(reader->world.context, range->destination + at, plane);

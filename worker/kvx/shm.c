@@ -5,7 +5,7 @@
  * data connection: its end is the link's end (9).
  *
  *     reader ▶ source   "pdkvshm1", u64 link key
- *     reader ◀ source   "pdkvmap1", and the pool's descriptor (SCM_RIGHTS)
+ *     reader ◀ source   "pdkvmap1", and the pool's descriptors, one of each rank (SCM_RIGHTS)
  *
  * The source cannot take a mapping back, so withdraw fences nothing: a reader that was stopped may
  * still be copying when the blocks are used again. Hence the generation words (15), and hence a
@@ -72,8 +72,7 @@ struct reader_end {
     struct pd_reader_end base;
     struct pd_watch watch;
     struct pd_layout source;
-    const uint8_t *map;
-    size_t size;
+    struct pd_mapped map;
     const _Atomic uint64_t *words;
     const struct pd_read *reads[WINDOW];
     size_t waiting;
@@ -116,20 +115,21 @@ static bool send_mapping(struct connection *connection)
 {
     const struct pd_pool *pool = connection->shm->base.pool;
     struct iovec piece = {(void *)(uintptr_t)MAPPING, MAGIC};
+    size_t descriptors = pool->layout.ranks * sizeof(int);
     union {
-        char bytes[CMSG_SPACE(sizeof(int))];
+        char bytes[CMSG_SPACE(PD_RANKS_MAX * sizeof(int))];
         struct cmsghdr align;
     } control = {0};
     struct msghdr message = {.msg_iov = &piece,
                              .msg_iovlen = 1,
                              .msg_control = control.bytes,
-                             .msg_controllen = sizeof(control.bytes)};
+                             .msg_controllen = CMSG_SPACE(descriptors)};
     struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
 
     rights->cmsg_level = SOL_SOCKET;
     rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(rights), &pool->readers_fd, sizeof(int));
+    rights->cmsg_len = CMSG_LEN(descriptors);
+    memcpy(CMSG_DATA(rights), pool->readers_fd, descriptors);
     return sendmsg(connection->watch.fd, &message, MSG_NOSIGNAL) == MAGIC;
 }
 
@@ -248,47 +248,46 @@ static void withdraw(struct pd_source_end *base)
 
 /* ---- reader ---------------------------------------------------------------------------------- */
 
-/* The descriptor that came with the record; -1 if there is not exactly one. */
-static int take_descriptor(struct msghdr *message)
+/* The descriptors that came with the record, at most `most`; those beyond are closed. Returns how many came. */
+static uint32_t take_descriptors(struct msghdr *message, int *fds, uint32_t most)
 {
-    int fd = -1;
+    uint32_t taken = 0;
 
     for (struct cmsghdr *at = CMSG_FIRSTHDR(message); at; at = CMSG_NXTHDR(message, at)) {
         size_t count = (at->cmsg_len - CMSG_LEN(0)) / sizeof(int);
 
         if (at->cmsg_level != SOL_SOCKET || at->cmsg_type != SCM_RIGHTS)
             continue;
-        for (size_t i = 0; i < count; i++) {
+        for (size_t i = 0; i < count; i++, taken++) {
             int next;
 
             memcpy(&next, CMSG_DATA(at) + i * sizeof(int), sizeof(int));
-            if (fd >= 0)
-                close(fd);
-            fd = next;
+            if (taken < most)
+                fds[taken] = next;
+            else
+                close(next);
         }
     }
-    return fd;
+    return taken;
 }
 
 /* Maps only what cannot shrink under the reader, and is as large as the source's pool is said to
  * be. */
-static const char *map_pool(struct reader_end *end, int fd)
+static const char *map_pool(struct reader_end *end, const int *fds)
 {
-    struct stat status;
-    int seals = fcntl(fd, F_GET_SEALS);
-    void *map;
+    for (uint32_t r = 0; r < end->source.ranks; r++) {
+        struct stat status;
+        int seals = fcntl(fds[r], F_GET_SEALS);
 
-    if (seals < 0 || !(seals & F_SEAL_SHRINK))
-        return "the source's memory is not sealed";
-    if (fstat(fd, &status) < 0 || status.st_size < 0 ||
-        (uint64_t)status.st_size < end->source.total)
-        return "the source's memory is smaller than its pool";
-    map = mmap(NULL, end->source.total, PROT_READ, MAP_SHARED, fd, 0);
-    if (map == MAP_FAILED)
+        if (seals < 0 || !(seals & F_SEAL_SHRINK))
+            return "the source's memory is not sealed";
+        if (fstat(fds[r], &status) < 0 || status.st_size < 0 ||
+            (uint64_t)status.st_size < end->source.total)
+            return "the source's memory is smaller than its pool";
+    }
+    if (!pd_mapped_open(&end->map, fds, end->source.ranks, end->source.total, PROT_READ))
         return "the source's memory cannot be mapped";
-    end->map = map;
-    end->size = end->source.total;
-    end->words = (const _Atomic uint64_t *)(const void *)(end->map + end->source.words_offset);
+    end->words = (const _Atomic uint64_t *)(const void *)(end->map.base + end->source.words_offset);
     return NULL;
 }
 
@@ -300,7 +299,7 @@ static void on_source(struct pd_watch *watch, uint32_t events)
     char magic[MAGIC];
     struct iovec piece = {magic, sizeof(magic)};
     union {
-        char bytes[CMSG_SPACE(4 * sizeof(int))];
+        char bytes[CMSG_SPACE(2 * PD_RANKS_MAX * sizeof(int))];
         struct cmsghdr align;
     } control;
     struct msghdr message = {.msg_iov = &piece,
@@ -309,19 +308,22 @@ static void on_source(struct pd_watch *watch, uint32_t events)
                              .msg_controllen = sizeof(control.bytes)};
     ssize_t got = recvmsg(watch->fd, &message, MSG_CMSG_CLOEXEC);
     const char *why = "the source closed its data connection";
-    int fd;
+    int fds[PD_RANKS_MAX];
+    uint32_t came;
 
     (void)events;
     if (got < 0 && (errno == EAGAIN || errno == EINTR))
         return;
-    fd = got >= 0 ? take_descriptor(&message) : -1;
-    if (fd >= 0) {
-        if (end->map || got != MAGIC || memcmp(magic, MAPPING, MAGIC) != 0)
+    came = got >= 0 ? take_descriptors(&message, fds, PD_RANKS_MAX) : 0;
+    if (came > 0) {
+        if (end->map.base || got != MAGIC || memcmp(magic, MAPPING, MAGIC) != 0 ||
+            came != end->source.ranks)
             why = "the source sent what is not its mapping";
         else
-            why = map_pool(end, fd);
-        close(fd);
+            why = map_pool(end, fds);
     }
+    for (uint32_t i = 0; i < came && i < PD_RANKS_MAX; i++)
+        close(fds[i]);
     if (why)
         raise->reader_lost(raise->context, end->base.link, why);
     else
@@ -411,9 +413,10 @@ static void copy(struct reader_end *end, const struct pd_read *read)
         const struct pd_range *range = &read->ranges[i];
 
         if (end->in_a_row < CACHED)
-            memcpy(to + range->destination, end->map + range->source, range->length);
+            memcpy(to + range->destination, end->map.base + range->source, range->length);
         else
-            pd_copy_past_cache(to + range->destination, end->map + range->source, range->length);
+            pd_copy_past_cache(to + range->destination, end->map.base + range->source,
+                               range->length);
     }
     end->in_a_row += read->bytes;
 }
@@ -452,8 +455,7 @@ static void disconnect(struct pd_reader_end *base)
     pd_loop_remove(base->transport->loop, &end->watch);
     close(fd);
     pd_list_remove(&end->in_busy);
-    if (end->map)
-        munmap((void *)(uintptr_t)end->map, end->size);
+    pd_mapped_close(&end->map);
     free(end);
 }
 
@@ -523,7 +525,7 @@ int pd_shm_create(const struct pd_transport_options *options, struct pd_transpor
     shm->base.loop = options->loop;
     shm->base.pool = options->pool;
     shm->base.events = options->events;
-    if (options->pool->readers_fd < 0)
+    if (options->pool->why_not_shared[0] != '\0')
         shm->base.why_not_served = options->pool->why_not_shared;
     shm->handshake_ns = options->handshake_ns;
     shm->listener.fd = -1;

@@ -202,10 +202,13 @@ static uint64_t sum_block(const struct pd_source *source, uint32_t block)
     const struct pd_layout *layout = &source->options.layout;
     uint64_t sum = 0;
 
-    for (uint32_t plane = 0; plane < layout->layers * layout->kv_heads; plane++)
-        sum += source->world.sum(
-            source->world.context,
-            plane * layout->plane_bytes + block * (uint64_t)layout->block_bytes, plane);
+    for (uint32_t plane = 0; plane < layout->layers * layout->kv_heads; plane++) {
+        uint64_t begin =
+            pd_layout_plane(layout, plane / layout->kv_heads, plane % layout->kv_heads, 0);
+
+        sum += source->world.sum(source->world.context,
+                                 begin + block * (uint64_t)layout->block_bytes, plane);
+    }
     return sum;
 }
 
