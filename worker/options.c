@@ -83,8 +83,8 @@ static const struct flag flags[] = {
      256, NULL, "name that requests use for the model"},
     {"max-model-len", "TOKENS", MODEL, NUMBER, AT(max_model_len), NULL,
      "what model and KV memory allow", 1, 1 << 24, NULL, "longest prompt plus answer"},
-    {"tensor-parallel-size", "N", MODEL, NUMBER, AT(tensor_parallel_size), "1", NULL, 1, 1024, NULL,
-     "devices that share the model"},
+    {"tensor-parallel-size", "N", MODEL, NUMBER, AT(tensor_parallel_size), "1", NULL, 1, 8, NULL,
+     "ranks that compute the model together: GPUs, or shares of the cores"},
 
     {"kv-cache-memory", "BYTES", MEMORY, BYTES, AT(kv_cache_memory), NULL,
      "1GiB, at most half of the memory that is free", 1, 1024 * TIB, NULL,
@@ -458,11 +458,6 @@ static int check_engine(const struct pd_options *o, struct pd_error *error)
     if (!*o->model)
         return pd_fail(error, PD_INVALID,
                        "no model is named: write --model PATH (a .gguf file or a directory)");
-    if (o->tensor_parallel_size != 1)
-        return pd_fail(error, PD_INVALID,
-                       "--tensor-parallel-size %lld: this version runs a model on one device, so "
-                       "the size can only be 1",
-                       (long long)o->tensor_parallel_size);
     if (o->gpu_memory_utilization > 0 && strcmp(o->device, "cuda"))
         return pd_fail(error, PD_INVALID,
                        "--gpu-memory-utilization is for --device cuda; on the CPU write "

@@ -13,6 +13,7 @@
 #include "worker/link/address.h"
 #include "worker/link/link.h"
 #include "worker/metrics.h"
+#include "worker/model/ranks.h"
 #include "worker/sizing.h"
 #include "worker/version.h"
 
@@ -24,9 +25,9 @@ struct pd_service {
     struct pd_model_files *files;
     struct pd_device *device;
     struct pd_device_info info;
-    struct pd_kv_pool pool;
+    struct pd_kv_pool pools[PD_RANKS_MAX]; /* of each rank, alike */
     struct pd_model *model;
-    struct pd_export memory; /* fd -1: none */
+    struct pd_export memory[PD_RANKS_MAX]; /* fd -1: none */
 
     bool grpc_is_up, engine_runs;
     struct pd_link *link;
@@ -106,6 +107,7 @@ static int open_device(struct pd_service *service, struct pd_error *error)
     struct pd_device_options device = {
         .kind = options->device,
         .threads = (int)options->threads,
+        .ranks = service->sizing.ranks,
         .isa = options->isa,
         .precision = (enum pd_precision)options->matmul_precision,
         .eager = options->enforce_eager,
@@ -122,18 +124,27 @@ static int open_device(struct pd_service *service, struct pd_error *error)
     return PD_OK;
 }
 
-static int make_pool(struct pd_service *service, struct pd_error *error)
+/* Of each rank. */
+static size_t rank_pool_bytes(const struct pd_service *service)
 {
-    char size[32];
-    size_t bytes;
+    return pd_kvx_pool_bytes(&service->sizing.pool, service->sizing.ranks);
+}
 
-    service->pool = service->sizing.pool;
-    bytes = pd_kvx_pool_bytes(&service->pool, 0);
-    if (pd_buffer_create(service->device, PD_BUFFER_KV, bytes, &service->pool.buffer) !=
-        PD_KERNEL_OK)
-        return pd_fail(error, PD_NO_MEMORY,
-                       "no KV pool of %s: %s; --kv-cache-memory makes it smaller",
-                       pd_size_text(bytes, size), pd_device_error(service->device));
+static int make_pools(struct pd_service *service, struct pd_error *error)
+{
+    size_t bytes = rank_pool_bytes(service);
+    char size[32];
+
+    for (int r = 0; r < service->sizing.ranks; r++) {
+        struct pd_device *device = pd_device_rank(service->device, r);
+
+        service->pools[r] = service->sizing.pool;
+        if (pd_buffer_create(device, PD_BUFFER_KV, bytes, &service->pools[r].buffer) !=
+            PD_KERNEL_OK)
+            return pd_fail(error, PD_NO_MEMORY,
+                           "no KV pool of %s: %s; --kv-cache-memory makes it smaller",
+                           pd_size_text(bytes, size), pd_device_error(device));
+    }
     return PD_OK;
 }
 
@@ -145,7 +156,7 @@ static int load_model(struct pd_service *service, void (*poll)(void), struct pd_
         .max_model_len = service->sizing.max_model_len,
         .max_tokens = (int)service->options->max_num_batched_tokens,
         .max_seqs = (int)service->options->max_num_seqs,
-        .pool = &service->pool,
+        .pool = service->pools,
         .threads = threads ? threads : usable_cores(),
         .progress = say_progress,
         .context = &progress,
@@ -192,7 +203,8 @@ int pd_service_load(const struct pd_options *options, void (*poll)(void), struct
     if (!service)
         return pd_fail(error, PD_NO_MEMORY, "out of memory");
     service->options = options;
-    service->memory.fd = -1;
+    for (int r = 0; r < PD_RANKS_MAX; r++)
+        service->memory[r].fd = -1;
     status = read_token(service, error);
     if (status == PD_OK)
         status = open_files(service, error);
@@ -201,7 +213,7 @@ int pd_service_load(const struct pd_options *options, void (*poll)(void), struct
     if (status == PD_OK)
         status = open_device(service, error);
     if (status == PD_OK)
-        status = make_pool(service, error);
+        status = make_pools(service, error);
     if (status == PD_OK)
         status = load_model(service, poll, error);
     if (status != PD_OK)
@@ -221,10 +233,37 @@ static void print_digest(FILE *out, const char *name, const uint8_t digest[PD_DI
     fputc('\n', out);
 }
 
+/* How many ranks there are changes bits only where the model's sums are not cut for so many. */
 static void name_numerics(const struct pd_service *service, char *text, size_t size)
 {
-    snprintf(text, size, "%.90s kv=%s pd=%s", service->info.numerics,
-             pd_dtype_name(service->pool.type), PD_VERSION);
+    int ranks = service->sizing.ranks;
+    bool exact = service->info.ranks_are_exact &&
+                 pd_model_slices(pd_model_files_config(service->files)) % ranks == 0;
+    char tensor_parallel[16] = "";
+
+    if (ranks > 1 && !exact)
+        snprintf(tensor_parallel, sizeof(tensor_parallel), " tp=%d", ranks);
+    snprintf(text, size, "%.82s kv=%s pd=%s%s", service->info.numerics,
+             pd_dtype_name(service->sizing.pool.type), PD_VERSION, tensor_parallel);
+}
+
+static void describe_ranks(const struct pd_service *service, FILE *out)
+{
+    const struct pd_model_config *config = pd_model_files_config(service->files);
+    int ranks = service->sizing.ranks;
+    char weights[32], pool[32];
+
+    for (int r = 0; ranks > 1 && r < ranks; r++) {
+        struct pd_model_share share = pd_model_share_of(config, r, ranks);
+
+        fprintf(out,
+                "rank %d           weights %s in the files, KV pool %s, heads %d to %d, KV heads "
+                "%d to %d\n",
+                r, pd_size_text(pd_model_files_rank_bytes(service->files, r, ranks), weights),
+                pd_size_text(rank_pool_bytes(service), pool), share.first_head,
+                share.first_head + share.heads - 1, share.first_kv_head,
+                share.first_kv_head + share.kv_heads - 1);
+    }
 }
 
 void pd_service_describe(const struct pd_service *service, FILE *out)
@@ -257,8 +296,10 @@ void pd_service_describe(const struct pd_service *service, FILE *out)
     fprintf(out, "numerics         %s\n", numerics);
     fprintf(out, "device           %s\n", service->info.name);
     fprintf(out, "KV pool          %s: %lld blocks of %d tokens, %s\n",
-            pd_size_text(pd_kvx_pool_bytes(&service->pool, 0), size), (long long)service->pool.blocks,
-            service->pool.block_size, pd_dtype_name(service->pool.type));
+            pd_size_text((uint64_t)service->sizing.ranks * rank_pool_bytes(service), size),
+            (long long)service->sizing.pool.blocks, service->sizing.pool.block_size,
+            pd_dtype_name(service->sizing.pool.type));
+    describe_ranks(service, out);
     fprintf(out, "longest sequence %d tokens (the model: %d)\n", service->sizing.max_model_len,
             config->context);
     fprintf(out, "per step         %lld tokens, %lld sequences\n",
@@ -315,7 +356,7 @@ static void fill_identity(struct pd_service *service)
     identity->max_num_seqs = (uint32_t)options->max_num_seqs;
     identity->vocabulary = (uint32_t)pd_model_files_config(service->files)->vocabulary;
     identity->max_num_batched_tokens = (uint32_t)options->max_num_batched_tokens;
-    identity->kv_blocks = (uint64_t)service->pool.blocks;
+    identity->kv_blocks = (uint64_t)service->sizing.pool.blocks;
     identity->max_submit_bytes = (uint64_t)options->max_submit_bytes;
     identity->request_timeout_s = (uint32_t)options->request_timeout;
     identity->tokenizer = pd_model_files_tokenizer(service->files);
@@ -352,7 +393,7 @@ static int make_engine(struct pd_service *service, struct pd_error *error)
         .max_tokens = (int)options->max_num_batched_tokens,
         .max_seqs = (int)options->max_num_seqs,
         .block_size = (int)options->block_size,
-        .kv_blocks = service->pool.blocks,
+        .kv_blocks = service->sizing.pool.blocks,
         .prefix_caching = options->prefix_caching,
         .max_waiting = (int)options->max_waiting,
     };
@@ -369,7 +410,9 @@ static int make_kvx(struct pd_service *service, struct pd_error *error)
         .instance = service->instance,
         .boot = service->identity.boot,
         .fingerprint = service->identity.fingerprint,
-        .pool = service->pool,
+        .pool = service->sizing.pool,
+        .ranks = service->sizing.ranks,
+        .kv_heads = pd_model_files_config(service->files)->kv_heads,
         .transport = options->kv_transport,
         .bind_host = *options->kv_bind ? options->kv_bind : options->host,
         .device = options->kv_device,
@@ -382,10 +425,12 @@ static int make_kvx(struct pd_service *service, struct pd_error *error)
         .max_model_len = (uint32_t)service->sizing.max_model_len,
     };
 
-    if (pd_buffer_export(service->pool.buffer, &service->memory) != PD_KERNEL_OK)
-        return pd_fail(error, PD_UNSUPPORTED, "the KV pool cannot be shown to others: %s",
-                       pd_device_error(service->device));
-    kvx.memory[0] = service->memory;
+    for (int r = 0; r < service->sizing.ranks; r++) {
+        if (pd_buffer_export(service->pools[r].buffer, &service->memory[r]) != PD_KERNEL_OK)
+            return pd_fail(error, PD_UNSUPPORTED, "the KV pool cannot be shown to others: %s",
+                           pd_device_error(pd_device_rank(service->device, r)));
+        kvx.memory[r] = service->memory[r];
+    }
     pd_engine_kvx_callbacks(service->engine, &kvx.callbacks);
     pd_link_kvx_callbacks(service->link, &kvx.callbacks);
     if (pd_kvx_create(&kvx, &service->kvx, error) != PD_OK)
@@ -457,8 +502,8 @@ void pd_service_log_ready(const struct pd_service *service)
     pd_log(PD_LOG_INFO, "pd-worker",
            "ready address=%s role=%s model=%s instance=%s max_model_len=%d kv_blocks=%lld (%s)",
            service->address, roles[service->options->role], service->options->served_model_name,
-           service->instance, service->sizing.max_model_len, (long long)service->pool.blocks,
-           pd_size_text(pd_kvx_pool_bytes(&service->pool, 0), size));
+           service->instance, service->sizing.max_model_len, (long long)service->sizing.pool.blocks,
+           pd_size_text((uint64_t)service->sizing.ranks * rank_pool_bytes(service), size));
 }
 
 /* ---- the end ------------------------------------------------------------------------------------ */
@@ -502,12 +547,14 @@ void pd_service_destroy(struct pd_service *service)
         pd_engine_destroy(service->engine);
     if (service->grpc_is_up)
         grpc_shutdown_blocking();
-    if (service->memory.fd >= 0)
-        close(service->memory.fd);
+    for (int r = 0; r < PD_RANKS_MAX; r++)
+        if (service->memory[r].fd >= 0)
+            close(service->memory[r].fd);
     if (service->model)
         pd_model_destroy(service->model);
-    if (service->pool.buffer)
-        pd_buffer_destroy(service->pool.buffer);
+    for (int r = 0; r < PD_RANKS_MAX; r++)
+        if (service->pools[r].buffer)
+            pd_buffer_destroy(service->pools[r].buffer);
     if (service->device)
         pd_device_close(service->device);
     if (service->files)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "worker/kvx/kvx.h"
+#include "worker/model/ranks.h"
 
 enum { KV_DEFAULT_BYTES = 1 << 30 };
 
@@ -33,17 +34,19 @@ static enum pd_dtype kv_type(const struct pd_options *options)
     }
 }
 
-/* Bytes of one more block: its values, and its generation word. */
-static uint64_t block_bytes(struct pd_kv_pool shape)
+/* Bytes of one more block: its values on every rank, and its generation word. */
+static uint64_t block_bytes(const struct pd_sizing *sizing)
 {
+    struct pd_kv_pool shape = sizing->pool;
+
     shape.blocks = 1;
-    return pd_kv_pool_bytes(&shape) + sizeof(uint64_t);
+    return (uint64_t)sizing->ranks * pd_kv_pool_bytes(&shape) + sizeof(uint64_t);
 }
 
 static int decide_blocks(const struct pd_options *options, uint64_t memory_available,
                          struct pd_sizing *sizing, struct pd_error *error)
 {
-    uint64_t one = block_bytes(sizing->pool), most = INT32_MAX / (uint64_t)options->block_size;
+    uint64_t one = block_bytes(sizing), most = INT32_MAX / (uint64_t)options->block_size;
     char have[32], want[32];
 
     sizing->kv_bytes = (uint64_t)options->kv_cache_memory;
@@ -85,8 +88,7 @@ static int decide_length(const struct pd_options *options, const struct pd_model
                        "tokens: give --kv-cache-memory at least %s, or --max-model-len at most "
                        "%lld",
                        (long long)wanted, pd_size_text(sizing->kv_bytes, have), (long long)room,
-                       pd_size_text((uint64_t)blocks * block_bytes(sizing->pool), want),
-                       (long long)room);
+                       pd_size_text((uint64_t)blocks * block_bytes(sizing), want), (long long)room);
     }
     sizing->len_was_reduced = wanted == 0 && room < config->context;
     if (wanted == 0)
@@ -98,11 +100,15 @@ static int decide_length(const struct pd_options *options, const struct pd_model
 int pd_sizing_decide(const struct pd_options *options, const struct pd_model_config *config,
                      uint64_t memory_available, struct pd_sizing *sizing, struct pd_error *error)
 {
+    struct pd_error why;
     int status;
 
     memset(sizing, 0, sizeof(*sizing));
+    sizing->ranks = options->tensor_parallel_size > 1 ? (int)options->tensor_parallel_size : 1;
+    if (pd_model_ranks_check(config, sizing->ranks, &why) != PD_OK)
+        return pd_fail(error, why.status, "--tensor-parallel-size %d: %s", sizing->ranks, why.text);
     sizing->pool.layers = config->layers;
-    sizing->pool.kv_heads = config->kv_heads;
+    sizing->pool.kv_heads = pd_model_share_of(config, 0, sizing->ranks).kv_heads;
     sizing->pool.head_dim = config->head_dim;
     sizing->pool.block_size = (int)options->block_size;
     sizing->pool.type = kv_type(options);

@@ -7,9 +7,10 @@
 #include "worker/options.h"
 
 struct pd_sizing {
-    struct pd_kv_pool pool; /* its shape; no buffer yet */
+    int ranks;
+    struct pd_kv_pool pool; /* the shape of each rank's; no buffers yet */
     int max_model_len;
-    uint64_t kv_bytes;    /* that the pool's reservation may take */
+    uint64_t kv_bytes;    /* that the reservations of all ranks may take */
     bool len_was_reduced; /* below what the model was made for, because the pool holds no more */
 };
 

@@ -133,7 +133,8 @@ static void test_contradictions(void **state)
                    "given twice, as prefill and as decode");
     assert_int_equal(parse("--model m --role prefill --role prefill"), PD_OK);
     assert_refused("--model m --enable-prefix-caching --no-enable-prefix-caching", "given twice");
-    assert_refused("--model m --tensor-parallel-size 2", "only be 1");
+    assert_refused("--model m --tensor-parallel-size 9", "8");
+    assert_int_equal(parse("--model m --tensor-parallel-size 8"), PD_OK);
     assert_refused("--model m --gpu-memory-utilization 0.9", "--kv-cache-memory");
     assert_int_equal(parse("--model m --device cuda --gpu-memory-utilization 0.9"), PD_OK);
     assert_refused("--model m --no-enable-chunked-prefill", "--max-num-batched-tokens");

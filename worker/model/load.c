@@ -362,6 +362,25 @@ static int run_jobs(struct loader *loader, uint8_t digest[PD_DIGEST], struct pd_
     return pd_weight_tree_root(loader->tree, digest, error);
 }
 
+uint64_t pd_model_files_rank_bytes(const struct pd_model_files *files, int rank, int ranks)
+{
+    struct pd_model_share share = pd_model_share_of(&files->config, rank, ranks);
+    struct pd_device_weights weights = {.layer_count = files->config.layers};
+    size_t layers = (size_t)files->config.layers;
+    struct loader loader = {
+        .jobs = calloc(WEIGHTS_PER_MODEL + layers * WEIGHTS_PER_LAYER, sizeof(struct job))};
+    uint64_t bytes = 0;
+
+    weights.layers = calloc(layers, sizeof(*weights.layers));
+    if (loader.jobs && weights.layers)
+        add_rank(&loader, NULL, files, &share, &weights);
+    for (size_t i = 0; i < loader.count; i++)
+        bytes += loader.jobs[i].bytes;
+    free(weights.layers);
+    free(loader.jobs);
+    return bytes;
+}
+
 static bool make_layers(const struct pd_model_files *files, struct pd_device_weights *weights,
                         int ranks)
 {

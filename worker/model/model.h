@@ -41,6 +41,9 @@ int pd_model_files_make(const char *directory, uint64_t seed, int threads,
                         struct pd_model_files **files, struct pd_error *error);
 void pd_model_files_close(struct pd_model_files *files);
 
+/* Bytes of the weights that a rank of so many has, as they lie in the files. */
+uint64_t pd_model_files_rank_bytes(const struct pd_model_files *files, int rank, int ranks);
+
 const struct pd_model_config *pd_model_files_config(const struct pd_model_files *files);
 
 /* Owned by `files`. The template is NULL where the model has none (chat is then refused by name). */
