@@ -6,6 +6,7 @@ CLUSTER := PD_BUILD=$(BUILD) t/cluster
 .PHONY: check-e2e check-e2e-short check-e2e-worker
 check-e2e: all venv model
 	PD_BUILD=$(BUILD) t/e2e/same_text
+	PD_BUILD=$(BUILD) t/e2e/ranks
 	$(CLUSTER) --kv shm -- $(PYTHON) t/e2e/leaving.py
 	$(CLUSTER) --kv tcp -- $(PYTHON) t/e2e/leaving.py
 	$(CLUSTER) --mixed 1 -- $(PYTHON) t/e2e/leaving.py

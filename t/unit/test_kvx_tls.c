@@ -235,7 +235,7 @@ static void bad_files_are_named(void **state)
     kvx_net_init(&net);
     worker = kvx_start(&net, "p0", "tcp", &kvx_small, as_source);
     options.pool = worker->options.pool;
-    options.memory = worker->options.memory;
+    options.memory[0] = worker->options.memory[0];
     options.tls_cert = "/nowhere";
     options.tls_key = kvx_private_key(KVX_SOURCE);
     assert_int_equal(pd_kvx_create(&options, &kvx, &error), PD_INVALID);
