@@ -26,6 +26,8 @@ run_tests();
 __DATA__
 
 === TEST 1: a worker that makes no step: its answers go on elsewhere
+--- ejection
+stall=2s backoff=100ms
 --- worker
 m0 gate=token
 m1

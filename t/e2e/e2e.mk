@@ -15,6 +15,12 @@ check-e2e: all venv model
 	$(CLUSTER) --register -- $(PYTHON) t/e2e/openai_client.py
 	$(CLUSTER) -- sh t/e2e/curl.sh
 
+# Three frontends before the same workers.
+.PHONY: check-e2e-frontends
+check-e2e: check-e2e-frontends
+check-e2e-frontends: module venv
+	PD_BUILD=$(BUILD) $(PYTHON) t/e2e/frontends.py
+
 # Answers that go on elsewhere, one kind of fault after the other.
 .PHONY: check-e2e-failover
 check-e2e-failover: all venv model
