@@ -3,6 +3,7 @@
  * The state file:
  *
  *     ngx_pd 1
+ *     master 1764441230123456
  *     lease 10.0.0.11:9000 1764441234 chat
  *     ejected 10.0.0.12:9000 1764441250 chat
  *     ended 148 2 1764441225 chat
@@ -11,7 +12,10 @@
  *     account 81c2d4e07f3a9b65 600 17 200000 5321 1764441230
  *     end
  *
- * One line for each lease: the worker's address, the second of its end, the
+ * First, when the configuration was loaded whose processes have written it.
+ * During a binary upgrade those of two masters live: the file belongs to the
+ * one that was loaded last, and the others leave it alone, until their own
+ * configuration is loaded anew.  One line for each lease: the worker's address, the second of its end, the
  * cluster.  One alike for each worker that is ejected.  One for each part of a
  * cluster's window in which requests have ended (ngx_http_pd_verdict.h): how
  * many finished, how many failed, the second in which it began.  One for each
@@ -20,8 +24,8 @@
  * that owes something, up to 4096: its key, a hash with the seed above; its
  * limit of requests, what it owes, the same for tokens; the second in which it
  * did.  The file belongs to the user of the worker processes and is written in
- * place by one of them, at most once a second; a file without its last line was
- * cut and is not believed.
+ * place by one of them, at most once a second, under a lock; a file without its
+ * last line was cut and is not believed.
  */
 
 
@@ -31,12 +35,15 @@
 #include "ngx_http_pd_ready.h"
 #include "ngx_http_pd_vitals.h"
 
+#include <sys/file.h>
+
 
 #define NGX_HTTP_PD_STATE_HEAD    "ngx_pd 1\n"
 #define NGX_HTTP_PD_STATE_TAIL    "end\n"
 #define NGX_HTTP_PD_STATE_LINE                                               \
     (sizeof("ejected  \n") + NGX_HTTP_PD_ADDRESS_MAX + NGX_TIME_T_LEN + 1      \
      + NGX_HTTP_PD_NAME_MAX)
+#define NGX_HTTP_PD_STATE_MASTER  (sizeof("master \n") + NGX_INT64_LEN)
 #define NGX_HTTP_PD_STATE_ENDED                                               \
     (sizeof("ended    \n") + 2 * NGX_INT32_LEN + NGX_TIME_T_LEN + 1          \
      + NGX_HTTP_PD_NAME_MAX)
@@ -44,8 +51,10 @@
 #define NGX_HTTP_PD_STATE_ACCOUNT                                            \
     (sizeof("account       \n") + 16 + 4 * NGX_INT64_LEN + NGX_TIME_T_LEN)
 #define NGX_HTTP_PD_STATE_ACCOUNTS    4096
+#define NGX_HTTP_PD_STATE_TRIES       20       /* ms for the lock */
 #define NGX_HTTP_PD_STATE_MAX                                                \
     (sizeof(NGX_HTTP_PD_STATE_HEAD NGX_HTTP_PD_STATE_TAIL)                   \
+     + NGX_HTTP_PD_STATE_MASTER                                              \
      + NGX_HTTP_PD_ZONE_WORKERS * 2 * NGX_HTTP_PD_STATE_LINE                 \
      + NGX_HTTP_PD_ZONE_CLUSTERS * (NGX_HTTP_PD_PARTS + 1)                   \
        * NGX_HTTP_PD_STATE_ENDED                                             \
@@ -55,6 +64,12 @@
 
 static ssize_t ngx_http_pd_state_read(ngx_http_pd_zone_t *zone,
     ngx_cycle_t *cycle, u_char *buf, size_t size);
+static void ngx_http_pd_state_claim(ngx_http_pd_zone_t *zone, u_char *p,
+    u_char *last);
+static uint64_t ngx_http_pd_state_master(u_char *p, u_char *last);
+static ngx_int_t ngx_http_pd_state_lock(ngx_fd_t fd, ngx_uint_t how);
+static ngx_int_t ngx_http_pd_state_put(ngx_http_pd_zone_t *zone, ngx_fd_t fd,
+    u_char *buf, size_t len);
 static ngx_int_t ngx_http_pd_state_apply(ngx_http_pd_main_conf_t *pmcf,
     u_char *p, u_char *last);
 static ngx_int_t ngx_http_pd_state_line(ngx_http_pd_main_conf_t *pmcf,
@@ -121,7 +136,80 @@ ngx_http_pd_state_load(ngx_http_pd_main_conf_t *pmcf, ngx_cycle_t *cycle)
                       "not believed", &zone->state);
     }
 
+    if (n >= 0 && zone->state.len) {
+        ngx_http_pd_state_claim(zone, buf, buf + n);
+    }
+
     ngx_free(buf);
+}
+
+
+/* later than whoever has written it, whatever the clock says */
+
+static void
+ngx_http_pd_state_claim(ngx_http_pd_zone_t *zone, u_char *p, u_char *last)
+{
+    struct timeval  tv;
+
+    ngx_gettimeofday(&tv);
+
+    ngx_http_pd_zone_lock(zone);
+
+    zone->sh->claim = (uint64_t) tv.tv_sec * 1000000 + tv.tv_usec;
+    zone->sh->claim = ngx_max(zone->sh->claim,
+                              ngx_http_pd_state_master(p, last) + 1);
+    zone->sh->leases++;
+
+    ngx_http_pd_zone_unlock(zone);
+}
+
+
+/* of the beginning of a file; 0: it has none */
+
+static uint64_t
+ngx_http_pd_state_master(u_char *p, u_char *last)
+{
+    u_char    *end;
+    uint64_t   master;
+
+    static const char  head[] = NGX_HTTP_PD_STATE_HEAD "master ";
+
+    if ((size_t) (last - p) < sizeof(head) - 1
+        || ngx_memcmp(p, head, sizeof(head) - 1) != 0)
+    {
+        return 0;
+    }
+
+    p += sizeof(head) - 1;
+    end = ngx_strlchr(p, last, '\n');
+
+    if (end == NULL
+        || ngx_http_pd_state_number(&p, end, 10, &master) != NGX_OK)
+    {
+        return 0;
+    }
+
+    return master;
+}
+
+
+/* those who hold it write, or read, a few hundred KB */
+
+static ngx_int_t
+ngx_http_pd_state_lock(ngx_fd_t fd, ngx_uint_t how)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; i < NGX_HTTP_PD_STATE_TRIES; i++) {
+
+        if (flock(fd, how|LOCK_NB) == 0) {
+            return NGX_OK;
+        }
+
+        ngx_msleep(1);
+    }
+
+    return NGX_BUSY;
 }
 
 
@@ -152,6 +240,10 @@ ngx_http_pd_state_read(ngx_http_pd_zone_t *zone, ngx_cycle_t *cycle,
         ngx_log_error(NGX_LOG_ERR, cycle->log, ngx_errno,
                       "pd: fchown(\"%V\") failed", &zone->state);
     }
+
+    /* whoever may hold it for so long: it is read */
+
+    (void) ngx_http_pd_state_lock(fd, LOCK_SH);
 
     n = read(fd, buf, size);
 
@@ -209,6 +301,7 @@ ngx_http_pd_state_apply(ngx_http_pd_main_conf_t *pmcf, u_char *p, u_char *last)
 static ngx_int_t
 ngx_http_pd_state_line(ngx_http_pd_main_conf_t *pmcf, u_char *p, u_char *last)
 {
+    uint64_t             master;
     ngx_http_pd_zone_t  *zone;
 
     zone = pmcf->zone->data;
@@ -231,6 +324,11 @@ ngx_http_pd_state_line(ngx_http_pd_main_conf_t *pmcf, u_char *p, u_char *last)
 
     if (last - p > 8 && ngx_memcmp(p, "account ", 8) == 0) {
         return ngx_http_pd_state_account(zone, p + 8, last);
+    }
+
+    if (last - p > 7 && ngx_memcmp(p, "master ", 7) == 0) {
+        p += 7;
+        return ngx_http_pd_state_number(&p, last, 10, &master);
     }
 
     if (last - p > 5 && ngx_memcmp(p, "seed ", 5) == 0) {
@@ -545,7 +643,7 @@ ngx_http_pd_state_save(ngx_http_pd_zone_t *zone, ngx_log_t *log)
 
     ngx_http_pd_zone_unlock(zone);
 
-    fd = ngx_open_file(zone->state.data, NGX_FILE_WRONLY, NGX_FILE_OPEN, 0);
+    fd = ngx_open_file(zone->state.data, NGX_FILE_RDWR, NGX_FILE_OPEN, 0);
 
     if (fd == NGX_INVALID_FILE) {
         ngx_log_error(NGX_LOG_ERR, log, ngx_errno,
@@ -553,7 +651,7 @@ ngx_http_pd_state_save(ngx_http_pd_zone_t *zone, ngx_log_t *log)
 
     } else {
 
-        if (write(fd, buf, len) != (ssize_t) len || ftruncate(fd, len) == -1) {
+        if (ngx_http_pd_state_put(zone, fd, buf, len) != NGX_OK) {
             ngx_log_error(NGX_LOG_ERR, log, ngx_errno,
                           "pd: cannot write \"%V\"", &zone->state);
         }
@@ -562,6 +660,37 @@ ngx_http_pd_state_save(ngx_http_pd_zone_t *zone, ngx_log_t *log)
     }
 
     ngx_free(buf);
+}
+
+
+static ngx_int_t
+ngx_http_pd_state_put(ngx_http_pd_zone_t *zone, ngx_fd_t fd, u_char *buf,
+    size_t len)
+{
+    u_char   head[NGX_HTTP_PD_STATE_MASTER + sizeof(NGX_HTTP_PD_STATE_HEAD)];
+    ssize_t  n;
+
+    if (ngx_http_pd_state_lock(fd, LOCK_EX) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    n = pread(fd, head, sizeof(head), 0);
+
+    if (n == -1) {
+        return NGX_ERROR;
+    }
+
+    /* a later master has it: only what we know is out of date */
+
+    if (ngx_http_pd_state_master(head, head + n) > zone->sh->claim) {
+        return NGX_OK;
+    }
+
+    if (write(fd, buf, len) != (ssize_t) len || ftruncate(fd, len) == -1) {
+        return NGX_ERROR;
+    }
+
+    return NGX_OK;
 }
 
 
@@ -576,6 +705,7 @@ ngx_http_pd_state_write(ngx_http_pd_zone_t *zone, u_char *p)
 
     p = ngx_cpymem(p, NGX_HTTP_PD_STATE_HEAD,
                    sizeof(NGX_HTTP_PD_STATE_HEAD) - 1);
+    p = ngx_sprintf(p, "master %uL\n", zone->sh->claim);
 
     for (i = 0; i < zone->sh->nworkers; i++) {
         worker = &zone->sh->workers[i];

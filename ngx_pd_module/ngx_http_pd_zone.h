@@ -407,6 +407,7 @@ typedef struct {
     uint64_t                     leases;       /* changes of what the state
                                                   file has, but accounts */
     uint64_t                     saved;        /* of these the file has */
+    uint64_t                     claim;        /* on the file, see state.c */
     uint64_t                     last_id;
     uint64_t                     last_order;
     ngx_fd_t                     liveness;     /* memfd, a byte per slot */

@@ -204,6 +204,7 @@ class Attach:
         self.sequences = {}
         self.submissions = 0
         self.reports = 0
+        self.reporter = None
 
     async def run(self):
         worker = self.worker
@@ -216,6 +217,18 @@ class Attach:
         self.hello = hello
         worker.log(f"attach frontend={hello.frontend_id} slot={hello.slot} "
                    f"generation={hello.generation}")
+        try:
+            await self.serve()
+        finally:    # whenever it was that the stream has ended
+            worker.attaches.discard(self)
+            for task in [self.reporter] + [
+                    sequence.task for sequence in self.sequences.values()]:
+                if task:
+                    task.cancel()
+            worker.log("detach")
+
+    async def serve(self):
+        worker = self.worker
         await worker.reach("hello")
         if worker.options.get("send") == "early":
             await self.send(pd.FromWorker(load=self.load()))
@@ -223,23 +236,17 @@ class Attach:
         for kind in filter(None, worker.options.get("send", "").split(",")):
             for data in hostile(kind):
                 await self.context.write(data)
-        interval = worker.number("report", hello.report_interval_ms or 1000)
+        interval = worker.number("report",
+                                 self.hello.report_interval_ms or 1000)
         worker.attaches.add(self)
         if worker.draining:
             await self.send(pd.FromWorker(drain=pd.WorkerDrain()))
-        reporter = self.start(self.report(interval / 1000))
-        try:
-            while True:
-                message = await self.context.read()
-                if message is grpc.aio.EOF:
-                    break
-                self.take(message)
-        finally:
-            worker.attaches.discard(self)
-            reporter.cancel()
-            for sequence in list(self.sequences.values()):
-                sequence.task.cancel()
-            worker.log("detach")
+        self.reporter = self.start(self.report(interval / 1000))
+        while True:
+            message = await self.context.read()
+            if message is grpc.aio.EOF:
+                break
+            self.take(message)
 
     async def send(self, message):
         async with self.writing:

@@ -22,6 +22,8 @@ package Test::Nginx::Socket;
 #                   the configuration after "nginx reload"
 #   more_headers_NAME
 #                   the headers of client NAME, in place of more_headers
+#   daemon          nginx goes into the background, so that "nginx upgrade" can
+#                   start a new binary beside the old one (workers: 1 or more)
 #   worker_connections
 #                   of each nginx worker process (256)
 #   user_files      files below {{root}}: a line ">>> NAME", then the text
@@ -284,6 +286,10 @@ my %step = (
     'nginx kill_child' => sub { kill_child() },
     'nginx kill_busy_child' => sub { kill_child(accepted_by()) },
     'nginx restart'  => sub { restart_nginx() },
+    'nginx upgrade'  => sub { upgrade_nginx() },
+    'nginx back'     => sub { back_nginx() },
+    'nginx old'      => sub { kill $_[3], $nginx{old} },
+    'nginx old_exits' => sub { wait_end($nginx{old}, $nginx{timeout}) },
     'nginx exits'    => sub { wait_exit($nginx{timeout})
                               && ($nginx{left} = 1) },
     'nginx kill_inside' => sub { kill_inside(split ' ', $_[3]) },
@@ -540,6 +546,8 @@ sub write_configuration {
     my $root = $nginx{root};
     my $processes = $block->workers // 0;
     my $master = $processes ? 'on' : 'off';
+    my $daemon = defined $block->daemon ? 'on' : 'off';
+    $nginx{daemon} = defined $block->daemon;
     $nginx{master} = $processes;
     my $user = $processes && $> == 0 ? 'user root;' : '';
     my $main = $block->main_config // '';
@@ -552,7 +560,7 @@ sub write_configuration {
 
     my $text = <<"END";
 load_module $build/ngx_http_pd_module.so;
-daemon off;
+daemon $daemon;
 master_process $master;
 worker_processes $processes;
 $user
@@ -624,6 +632,12 @@ sub start_nginx {
 
     my $deadline = time + 10;
 
+    if ($nginx{daemon}) {
+        waitpid $nginx{pid}, 0;
+        return 0 if $?;
+        $nginx{pid} = pid_file();
+    }
+
     while (time < $deadline) {
         return 0 if wait_exit(0);
         return 1 if listens_to_signals()
@@ -645,6 +659,12 @@ sub listens_to_signals {
 sub wait_exit {
     my ($seconds) = @_;
 
+    if ($nginx{daemon}) {
+        wait_end($nginx{pid}, $seconds) or return 0;
+        $nginx{status} = 0;    # nobody knows: its log has to say
+        return 1;
+    }
+
     my $deadline = time + $seconds;
 
     until (waitpid($nginx{pid}, WNOHANG)) {
@@ -653,6 +673,48 @@ sub wait_exit {
     }
 
     $nginx{status} = $?;
+    return 1;
+}
+
+# Of a process that is no child of ours.
+sub wait_end {
+    my ($pid, $seconds) = @_;
+
+    my $deadline = time + $seconds;
+
+    until (read_file("/proc/$pid/stat") !~ /^\d+ \(.*\) [^Z]/) {
+        return 0 if time >= $deadline;
+        sleep 0.005;
+    }
+
+    return 1;
+}
+
+sub pid_file {
+    return read_file("$nginx{root}/logs/nginx.pid") =~ /^(\d+)/ ? $1 : 0;
+}
+
+# The new master is "nginx" from here on, the other one "old".
+sub upgrade_nginx {
+    my $deadline = time + $nginx{timeout};
+
+    $nginx{old} = $nginx{pid};
+    kill 'USR2', $nginx{old};
+
+    while (time < $deadline) {
+        $nginx{pid} = pid_file() || $nginx{old};
+        return 1 if $nginx{pid} != $nginx{old} && listens_to_signals();
+        sleep 0.005;
+    }
+
+    return 0;
+}
+
+# The new master has gone again.
+sub back_nginx {
+    wait_end($nginx{pid}, $nginx{timeout}) or return 0;
+
+    $nginx{pid} = delete $nginx{old};
     return 1;
 }
 
@@ -720,6 +782,7 @@ END {
     if ($nginx{pid} && !exists $nginx{status}) {
         local $?;
         kill 'KILL', $nginx{pid};
+        kill 'KILL', $nginx{old} if $nginx{old};
     }
 }
 
