@@ -19,7 +19,7 @@
 const struct kvx_shape kvx_small = {2, 2, 8, 4, 64};
 const struct kvx_shape kvx_large = {4, 2, 16, 64, 384};
 
-bool kvx_unsealed, kvx_without_words, kvx_under_tls;
+bool kvx_unsealed, kvx_without_words, kvx_under_tls, kvx_on_device;
 int kvx_ranks = 1;
 
 enum { JUNK = 0xee, PATIENCE_S = 20 };
@@ -328,6 +328,18 @@ size_t kvx_count(struct kvx_worker *worker, enum kvx_event_kind kind, uint64_t i
 
 /* ---- workers --------------------------------------------------------------------------------- */
 
+/* Of one rank's memory: `context` is where it begins. */
+static bool device_copy(void *context, uint64_t offset, void *host, size_t bytes, bool out)
+{
+    uint8_t *memory = context;
+
+    if (out)
+        memcpy(host, memory + offset, bytes);
+    else
+        memcpy(memory + offset, host, bytes);
+    return true;
+}
+
 static void make_pool(struct kvx_worker *worker)
 {
     const struct pd_layout *layout = &worker->layout;
@@ -345,6 +357,12 @@ static void make_pool(struct kvx_worker *worker)
     assert_true(
         pd_mapped_open(&worker->mapped, worker->fds, layout->ranks, size, PROT_READ | PROT_WRITE));
     worker->pool = worker->mapped.base;
+    for (uint32_t r = 0; kvx_on_device && r < layout->ranks; r++)
+        worker->options.memory[r] = (struct pd_export){.kind = PD_EXPORT_DEVICE,
+                                                       .fd = -1,
+                                                       .size = size,
+                                                       .copy_context = worker->pool + r * size,
+                                                       .copy = device_copy};
 }
 
 static void set_callbacks(struct kvx_worker *worker)

@@ -91,6 +91,10 @@ extern int kvx_ranks;
  * authority. */
 extern bool kvx_under_tls;
 
+/* Set while a worker is started: its pool is in the memory of a device, which only copies reach; `pool` is
+ * that memory. */
+extern bool kvx_on_device;
+
 void kvx_net_init(struct kvx_net *net);
 void kvx_net_free(struct kvx_net *net);
 

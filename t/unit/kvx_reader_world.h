@@ -28,7 +28,7 @@ struct world {
     const struct pd_read *reads[READS]; /* in flight, oldest first */
     size_t in_flight;
     uint64_t link_of_reads;
-    bool words, connect_fails, read_fails;
+    bool words, connect_fails, read_fails, device_lost;
     unsigned window;
     uint64_t word[BLOCKS];
     int ends[16]; /* handles for the data ends: index is the link */
@@ -142,6 +142,13 @@ static inline uint64_t on_sum(void *context, uint64_t offset, uint32_t plane)
     return 1000 + offset / 256;
 }
 
+static inline bool on_arrived(void *context, void *end, const struct pd_read *read)
+{
+    (void)end;
+    (void)read;
+    return !((struct world *)context)->device_lost;
+}
+
 static inline void on_disconnect(void *context, void *end)
 {
     struct world *world = context;
@@ -222,6 +229,7 @@ static inline struct world *open_world_with(bool checksum)
         .read = on_read,
         .word = on_word,
         .sum = on_sum,
+        .arrived = on_arrived,
         .disconnect = on_disconnect,
         .claimed = on_claimed,
         .sampled = on_sampled,

@@ -29,7 +29,7 @@ struct world {
     uint32_t prompt[1024];
     uint64_t words[BLOCKS];
     _Atomic uint64_t pool_words[BLOCKS];
-    bool serves_words;
+    bool serves_words, staged, loses_blocks;
     int serve_fails;
     int ends[8]; /* handles for the data ends: index is the link */
 };
@@ -97,7 +97,7 @@ static inline void on_close(void *context, uint64_t link, const char *why)
 }
 
 static inline int on_serve(void *context, uint64_t link, const struct pd_reader_hello *reader,
-                           struct pd_source_hello *hello, bool *words, void **end,
+                           struct pd_source_hello *hello, struct pd_source_path *path,
                            struct pd_error *error)
 {
     struct world *world = context;
@@ -106,8 +106,10 @@ static inline int on_serve(void *context, uint64_t link, const struct pd_reader_
     if (world->serve_fails)
         return pd_fail(error, PD_UNSUPPORTED, "no transport in common");
     strcpy(hello->transport, world->serves_words ? "shm" : "tcp");
-    *words = world->serves_words;
-    *end = &world->ends[link];
+    path->words = world->serves_words;
+    path->end = &world->ends[link];
+    path->staged = world->staged;
+    path->sums = true;
     return PD_OK;
 }
 
@@ -121,6 +123,21 @@ static inline void on_withdraw(void *context, void *end)
 static inline void on_released(void *context, uint64_t generation)
 {
     note(context, "released %llu", (unsigned long long)generation);
+}
+
+static inline bool on_stage(void *context, uint32_t first, uint32_t count)
+{
+    struct world *world = context;
+
+    note(world, "stage %u+%u", first, count);
+    return !world->loses_blocks;
+}
+
+/* Of block n in plane p: 1000 n + p; block_bytes is 256. */
+static inline uint64_t on_sum(void *context, uint64_t offset, uint32_t plane)
+{
+    (void)context;
+    return offset / 256 % BLOCKS * 1000 + plane;
 }
 
 static inline void on_link_changed(void *context, const char *reader, bool up,
@@ -151,6 +168,8 @@ static inline struct world *open_world(void)
         .serve = on_serve,
         .withdraw = on_withdraw,
         .released = on_released,
+        .stage = on_stage,
+        .sum = on_sum,
         .link_changed = on_link_changed,
     };
     struct pd_source_options options = {

@@ -175,6 +175,19 @@ static void read_that_cannot_be_posted_fails_the_link(void **state)
     close_world(world);
 }
 
+static void bytes_that_do_not_reach_the_device_fail_the_link(void **state)
+{
+    struct world *world = open_world();
+
+    (void)state;
+    read_seven(world, 0);
+    world->device_lost = true;
+    land(world, 0);
+    expect(world, "disconnect 1; failed 5; close 1");
+    assert_string_equal(world->why, "the KV pool's device is lost");
+    close_world(world);
+}
+
 static void window_is_kept_and_shared_in_turn(void **state)
 {
     struct world *world = open_world();
@@ -453,6 +466,7 @@ int main(void)
         cmocka_unit_test(deadline_covers_every_step_of_opening),
         cmocka_unit_test(idle_link_gives_way_busy_ones_do_not),
         cmocka_unit_test(read_that_cannot_be_posted_fails_the_link),
+        cmocka_unit_test(bytes_that_do_not_reach_the_device_fail_the_link),
         cmocka_unit_test(window_is_kept_and_shared_in_turn),
         cmocka_unit_test(lies_about_blocks_fail_the_ticket),
         cmocka_unit_test(lies_about_words_fail_the_ticket),

@@ -130,6 +130,47 @@ static void rule_5_ready_is_cumulative_and_answers_the_claim(void **state)
     close_world(world);
 }
 
+/* What is ready is brought to where the transport takes it from before the reader hears of it, and only
+ * once; what is not claimed is not. */
+static void blocks_are_staged_before_their_reader_is_told(void **state)
+{
+    struct world *world = open_world();
+
+    (void)state;
+    world->staged = true;
+    offer(world, 0, 7, 1);
+    link_up(world, 0, 1, "d0");
+    pd_source_ready(world->source, 0, 7, 16);
+    expect(world, "");
+    claim(world, 0, 1, 7);
+    expect(world, "stage 10+2; 1 claimed 7 at 16");
+    pd_source_ready(world->source, 0, 7, 17);
+    expect(world, "1 ready 7 17");
+    pd_source_complete(world->source, 0, 7, 4711, 0, 0);
+    expect(world, "stage 12+2; 1 ready 7 30 complete");
+    close_world(world);
+}
+
+static void blocks_that_cannot_be_staged_revoke_the_ticket(void **state)
+{
+    struct world *world = open_world();
+
+    (void)state;
+    world->staged = true;
+    offer(world, 0, 7, 1);
+    link_up(world, 0, 1, "d0");
+    claim(world, 0, 1, 7);
+    expect(world, "1 claimed 7 at 0");
+    world->loses_blocks = true;
+    pd_source_ready(world->source, 0, 7, 16);
+    expect(world, "stage 10+2; 1 revoked 7");
+    pd_source_ready(world->source, 0, 7, 24);
+    expect(world, "");
+    release(world, 0, 1, 7);
+    expect(world, "released 7");
+    close_world(world);
+}
+
 static void rule_6_first_claim_binds(void **state)
 {
     struct world *world = open_world();
@@ -595,6 +636,8 @@ int main(void)
         cmocka_unit_test(rule_3_revoked_ticket_waits_for_its_reader),
         cmocka_unit_test(rule_3_link_end_is_destroyed_before_blocks_are_free),
         cmocka_unit_test(rule_5_ready_is_cumulative_and_answers_the_claim),
+        cmocka_unit_test(blocks_are_staged_before_their_reader_is_told),
+        cmocka_unit_test(blocks_that_cannot_be_staged_revoke_the_ticket),
         cmocka_unit_test(rule_6_first_claim_binds),
         cmocka_unit_test(rule_6_refused_ticket_goes_on_to_another_reader),
         cmocka_unit_test(rule_7_unknown_tickets_are_ignored),

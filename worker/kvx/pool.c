@@ -79,15 +79,58 @@ static int check_memory(const struct pd_pool *pool, const struct pd_export *memo
     uint64_t needed = pool->layout.ranks > 1 ? pool->layout.stride : pool->layout.rank_bytes;
     struct stat status;
 
-    if (memory->kind != PD_EXPORT_MEMFD)
-        return pd_fail(error, PD_UNSUPPORTED, "KV pool: only memory of the host can be handed off");
     if (memory->size < needed)
         return pd_fail(error, PD_INVALID, "KV pool: exported %zu bytes, its shape needs %llu",
                        memory->size, (unsigned long long)needed);
+    if (memory->kind == PD_EXPORT_DEVICE)
+        return memory->copy ? PD_OK
+                            : pd_fail(error, PD_UNSUPPORTED,
+                                      "KV pool: the device's memory cannot be copied");
     if (fstat(memory->fd, &status) < 0 || (uint64_t)status.st_size < memory->size)
         return pd_fail(error, PD_INVALID, "KV pool: the exported file is shorter than %zu bytes",
                        memory->size);
     return PD_OK;
+}
+
+/* Maps the ranks' files, which stay the caller's. */
+static int map(struct pd_pool *pool, const int *fds, size_t bytes, struct pd_error *error)
+{
+    const struct pd_layout *layout = &pool->layout;
+
+    if (!pd_mapped_open(&pool->mapped, fds, layout->ranks, bytes, PROT_READ | PROT_WRITE))
+        return pd_fail(error, PD_IO, "KV pool: mmap of %zu bytes: %s", bytes, strerror(errno));
+    pool->base = pool->mapped.base;
+    if (bytes >= layout->total)
+        pool->words = (_Atomic uint64_t *)(void *)(pool->base + layout->words_offset);
+    else
+        snprintf(pool->why_not_shared, sizeof(pool->why_not_shared),
+                 "the pool's memory has no room for generation words");
+    for (uint32_t r = 0; r < layout->ranks && pool->words; r++)
+        if (!open_for_readers(pool, r, fds[r]))
+            break;
+    return PD_OK;
+}
+
+static int make_stage(struct pd_pool *pool, struct pd_error *error)
+{
+    const struct pd_layout *layout = &pool->layout;
+    size_t bytes = layout->ranks > 1 ? layout->stride : layout->total;
+    int fds[PD_RANKS_MAX], status = PD_OK;
+    uint32_t made;
+
+    for (made = 0; made < layout->ranks && status == PD_OK; made++) {
+        fds[made] = memfd_create("pd-kv-stage", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        if (fds[made] < 0 || ftruncate(fds[made], (off_t)bytes) < 0 ||
+            fcntl(fds[made], F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) < 0)
+            status =
+                pd_fail(error, PD_IO, "KV pool: a stage of %zu bytes: %s", bytes, strerror(errno));
+    }
+    if (status == PD_OK)
+        status = map(pool, fds, bytes, error);
+    while (made-- > 0)
+        if (fds[made] >= 0)
+            close(fds[made]);
+    return status;
 }
 
 int pd_pool_map(struct pd_pool *pool, const struct pd_kv_pool *shape, int ranks, int kv_heads,
@@ -103,23 +146,46 @@ int pd_pool_map(struct pd_pool *pool, const struct pd_kv_pool *shape, int ranks,
     if (pd_layout_of_pool(shape, ranks, kv_heads, &pool->layout, error) != PD_OK)
         return error ? error->status : PD_INVALID;
     for (uint32_t r = 0; r < layout->ranks; r++) {
+        if (memory[r].kind != memory->kind)
+            return pd_fail(error, PD_INVALID, "KV pool: ranks on a device and in host memory");
         if (check_memory(pool, &memory[r], error) != PD_OK)
             return error ? error->status : PD_INVALID;
         fds[r] = memory[r].fd;
     }
+    if (memory->kind == PD_EXPORT_DEVICE) {
+        memcpy(pool->device, memory, layout->ranks * sizeof(*memory));
+        return make_stage(pool, error);
+    }
     bytes = layout->ranks > 1 ? layout->stride : memory->size;
-    if (!pd_mapped_open(&pool->mapped, fds, layout->ranks, bytes, PROT_READ | PROT_WRITE))
-        return pd_fail(error, PD_IO, "KV pool: mmap of %zu bytes: %s", bytes, strerror(errno));
-    pool->base = pool->mapped.base;
-    if (bytes >= layout->total)
-        pool->words = (_Atomic uint64_t *)(void *)(pool->base + layout->words_offset);
-    else
-        snprintf(pool->why_not_shared, sizeof(pool->why_not_shared),
-                 "the pool's memory has no room for generation words");
-    for (uint32_t r = 0; r < layout->ranks && pool->words; r++)
-        if (!open_for_readers(pool, r, fds[r]))
-            break;
-    return PD_OK;
+    return map(pool, fds, bytes, error);
+}
+
+bool pd_pool_out(const struct pd_pool *pool, uint32_t first, uint32_t count)
+{
+    const struct pd_layout *layout = &pool->layout;
+
+    for (uint32_t r = 0; r < layout->ranks; r++) {
+        const struct pd_export *device = &pool->device[r];
+
+        for (uint64_t plane = 0; plane < (uint64_t)layout->layers * layout->rank_heads; plane++) {
+            uint64_t offset = plane * layout->plane_bytes + first * layout->block_bytes;
+
+            if (!device->copy(device->copy_context, offset,
+                              pool->base + r * layout->stride + offset, count * layout->block_bytes,
+                              true))
+                return false;
+        }
+    }
+    return true;
+}
+
+bool pd_pool_in(const struct pd_pool *pool, uint64_t offset, uint64_t bytes)
+{
+    uint64_t rank = pool->layout.ranks > 1 ? offset / pool->layout.stride : 0;
+    const struct pd_export *device = &pool->device[rank];
+
+    return device->copy(device->copy_context, offset - rank * pool->layout.stride,
+                        pool->base + offset, bytes, false);
 }
 
 void pd_pool_unmap(struct pd_pool *pool)

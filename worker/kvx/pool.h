@@ -1,9 +1,20 @@
 /* This process's KV pool as the hand-off sees it: mapped memory, of several ranks side by side, and the
- * generation words behind rank 0's (rule 15). */
+ * generation words behind rank 0's (rule 15).
+ *
+ * A pool in the memory of devices has a stage: as much host memory, laid out alike, pages of which are there
+ * only once they are used. What goes over a transport that cannot reach the devices passes through it:
+ *
+ *     P's devices ── pd_pool_out ──▶ stage ── any transport ──▶ stage ── pd_pool_in ──▶ D's devices
+ *                     when ready                                          when landed
+ *
+ * A block of the stage is written when a block of the ticket is told of, or when a read lands, so the
+ * fences and words of the hand-off hold for it as they do for a pool in the host's memory. RDMA goes to
+ * the device itself where it takes its memory (rdma_memory.h). */
 #ifndef PD_KVX_POOL_H
 #define PD_KVX_POOL_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "kernels/kernels.h"
@@ -25,14 +36,25 @@ void pd_mapped_close(struct pd_mapped *mapped);
 struct pd_pool {
     struct pd_layout layout;
     struct pd_mapped mapped;
-    uint8_t *base;                /* mapped.base */
+    uint8_t *base;                         /* mapped.base: the pool, or its stage */
+    struct pd_export device[PD_RANKS_MAX]; /* kind DEVICE: where the ranks' pools are */
     _Atomic uint64_t *words;      /* one per block; NULL: the export has no room for them */
     int readers_fd[PD_RANKS_MAX]; /* of each rank, read-only, for readers on this host */
     char why_not_shared[128];     /* "": all of them are open */
 };
 
+static inline bool pd_pool_on_device(const struct pd_pool *pool)
+{
+    return pool->device[0].kind == PD_EXPORT_DEVICE;
+}
+
+/* Blocks [first, first + count) of every plane, from the devices to the stage; [offset, offset + bytes), of
+ * one plane, from the stage to its device. False: a device is lost. Only of a pool on devices. */
+bool pd_pool_out(const struct pd_pool *pool, uint32_t first, uint32_t count);
+bool pd_pool_in(const struct pd_pool *pool, uint64_t offset, uint64_t bytes);
+
 /* Maps the exported memories, one of each rank (0: 1), of a model of `kv_heads` (0: as many as the ranks
- * have). A pool that cannot be shared read-only is fine, and says why. */
+ * have), or makes a stage for them. A pool that cannot be shared read-only is fine, and says why. */
 int pd_pool_map(struct pd_pool *pool, const struct pd_kv_pool *shape, int ranks, int kv_heads,
                 const struct pd_export *memory, struct pd_error *error);
 void pd_pool_unmap(struct pd_pool *pool);

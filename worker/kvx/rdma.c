@@ -47,21 +47,28 @@ static int pool_refused(const struct pd_rdma_device *device, struct pd_error *er
 }
 
 /* The reader's device writes into its own pool, the reader reads the source's: one registration is
- * for both, and allows no remote writes. */
+ * for both, and allows no remote writes. All devices reach a pool in the same way: whether its stage is
+ * used is the transport's word for all of its links. */
 static int register_pool(struct pd_rdma_device *device, struct pd_error *error)
 {
-    const struct pd_pool *pool = device->rdma->base.pool;
+    struct pd_rdma *rdma = device->rdma;
+    bool must_stage = rdma->checksum || (rdma->device_count > 0 && !rdma->base.direct);
 
-    device->pool = ibv_reg_mr(device->domain, pool->base, pool->layout.bytes,
-                              IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
-    return device->pool ? PD_OK : pool_refused(device, error);
+    if (pd_rdma_register(device->domain, rdma->base.pool, must_stage, &device->pool) != PD_OK)
+        return pool_refused(device, error);
+    if (rdma->device_count > 0 && device->pool.direct != rdma->base.direct)
+        return pd_fail(error, PD_UNSUPPORTED,
+                       "RDMA device %s does not take GPU memory, and the first device did: %s",
+                       ibv_get_device_name(device->verbs->device), device->pool.why);
+    rdma->base.direct = device->pool.direct;
+    return PD_OK;
 }
 
 static void close_device(struct pd_rdma_device *device)
 {
     pd_loop_remove(device->rdma->base.loop, &device->asynchronous);
-    if (device->pool)
-        ibv_dereg_mr(device->pool);
+    if (device->pool.region)
+        ibv_dereg_mr(device->pool.region);
     if (device->idle)
         ibv_destroy_cq(device->idle);
     if (device->domain)
@@ -93,8 +100,9 @@ static int open_device(struct pd_rdma_device *device, struct pd_error *error)
     if (pd_loop_add(device->rdma->base.loop, &device->asynchronous, device->verbs->async_fd,
                     EPOLLIN) != PD_OK)
         return pd_fail(error, PD_IO, "RDMA device %s: %s", name, strerror(errno));
-    pd_log(PD_LOG_INFO, "kvx", "RDMA device %s is in use: %llu MiB of host memory registered", name,
-           (unsigned long long)device->rdma->base.pool->layout.bytes >> 20);
+    pd_log(PD_LOG_INFO, "kvx", "RDMA device %s is in use: %llu MiB of %s registered%s%s%s", name,
+           (unsigned long long)device->rdma->base.pool->layout.bytes >> 20, device->pool.kind,
+           device->pool.why[0] ? " (" : "", device->pool.why, device->pool.why[0] ? ")" : "");
     return PD_OK;
 }
 
@@ -325,6 +333,7 @@ int pd_rdma_create(const struct pd_transport_options *options, struct pd_transpo
     rdma->device_name = options->device && options->device[0] ? options->device : NULL;
     rdma->qps = options->queue_pairs;
     rdma->busy_poll = options->busy_poll;
+    rdma->checksum = options->checksum;
     rdma->ack_timeout = ack_timeout(options->handshake_ns);
     rdma->resolve_ms = (int)(options->handshake_ns / 1000000);
     rdma->events.fd = -1;

@@ -27,6 +27,7 @@
 #include <rdma/rdma_cma.h>
 
 #include "worker/kvx/list.h"
+#include "worker/kvx/rdma_memory.h"
 #include "worker/kvx/transport.h"
 
 #define PD_RDMA_MAGIC "pdkvrdm1"
@@ -71,7 +72,7 @@ struct pd_rdma_device {
     struct pd_rdma *rdma;
     struct ibv_context *verbs; /* rdma_cm's */
     struct ibv_pd *domain;
-    struct ibv_mr *pool;
+    struct pd_rdma_memory pool;
     struct ibv_cq *idle; /* completion queue of the source's queue pairs, which complete nothing */
     struct pd_watch asynchronous;
     struct ibv_device_attr limits;
@@ -81,7 +82,7 @@ struct pd_rdma {
     struct pd_transport base;
     const char *device_name; /* the only one that may be used; NULL: any */
     unsigned qps;
-    bool busy_poll;
+    bool busy_poll, checksum;
     uint8_t ack_timeout; /* 4.096 us * 2^this: how long a packet waits for its answer */
     int resolve_ms;
     struct rdma_event_channel *channel;

@@ -76,7 +76,7 @@ static bool gather(struct chain *chain, const struct ibv_sge *piece, uint64_t fr
 static void build(struct chain *chain, const struct queue *queue, const struct pd_read *read)
 {
     const struct pd_rdma_device *device = queue->end->device;
-    uint8_t *pool = queue->end->base.transport->pool->base;
+    uint64_t pool = (uintptr_t)device->pool.region->addr;
     int most = device->limits.max_sge < PD_RDMA_GATHER ? device->limits.max_sge : PD_RDMA_GATHER;
     uint64_t next = 0;
 
@@ -84,8 +84,8 @@ static void build(struct chain *chain, const struct queue *queue, const struct p
     for (size_t i = 0; i < read->count; i++) {
         const struct pd_range *range = &read->ranges[i];
         uint64_t from = queue->base + range->source;
-        struct ibv_sge piece = {(uintptr_t)(pool + range->destination), range->length,
-                                device->pool->lkey};
+        struct ibv_sge piece = {pool + range->destination, range->length,
+                                device->pool.region->lkey};
         struct ibv_send_wr *request = &chain->requests[chain->count];
 
         if (gather(chain, &piece, from, &next, most))

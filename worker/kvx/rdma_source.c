@@ -72,9 +72,9 @@ static int accept_reader(struct pd_rdma_device *device, struct connection *conne
     int most = device->limits.max_qp_rd_atom;
 
     memcpy(grant.magic, PD_RDMA_MAGIC, sizeof(grant.magic));
-    pd_rdma_put(grant.base, (uint64_t)(uintptr_t)device->pool->addr, sizeof(grant.base));
-    pd_rdma_put(grant.bytes, device->pool->length, sizeof(grant.bytes));
-    pd_rdma_put(grant.rkey, device->pool->rkey, sizeof(grant.rkey));
+    pd_rdma_put(grant.base, (uint64_t)(uintptr_t)device->pool.region->addr, sizeof(grant.base));
+    pd_rdma_put(grant.bytes, device->pool.region->length, sizeof(grant.bytes));
+    pd_rdma_put(grant.rkey, device->pool.region->rkey, sizeof(grant.rkey));
     answer.responder_resources =
         event->responder_resources < most ? event->responder_resources : (uint8_t)most;
     if (rdma_create_qp(connection->owner.id, device->domain, &attributes) != 0 ||

@@ -321,6 +321,10 @@ void pd_reader_landed(struct pd_reader *reader, uint64_t now, uint64_t id,
     fetch->outstanding--;
     fetch->stats.bytes += read->bytes;
     add_to_sums(reader, fetch, read);
+    if (!reader->world.arrived(reader->world.context, link->data.end, read)) {
+        pd_link_fail(reader, now, link, "the KV pool's device is lost");
+        return;
+    }
     advance(reader, now, fetch);
 }
 

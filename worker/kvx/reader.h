@@ -57,6 +57,9 @@ struct pd_reader_world {
     /* Begins a read. It stays borrowed until pd_reader_landed or disconnect. A failure is the
      * link's. */
     int (*read)(void *context, void *end, const struct pd_read *read);
+    /* The read has landed: brings its bytes to where the engine looks for them. False: the device is
+     * lost. */
+    bool (*arrived)(void *context, void *end, const struct pd_read *read);
     /* A block's part of its sum, of bytes that have landed: see checksum.h. */
     uint64_t (*sum)(void *context, uint64_t offset, uint32_t plane);
     /* The source's generation word of a block, loaded after every byte of the reads that landed. */

@@ -54,7 +54,7 @@ static void close_link(void *context, uint64_t link, const char *why)
 }
 
 static int serve(void *context, uint64_t link, const struct pd_reader_hello *reader,
-                 struct pd_source_hello *hello, bool *words, void **end, struct pd_error *error)
+                 struct pd_source_hello *hello, struct pd_source_path *path, struct pd_error *error)
 {
     struct pd_kvx *kvx = context;
     int chosen =
@@ -72,8 +72,10 @@ static int serve(void *context, uint64_t link, const struct pd_reader_hello *rea
     hello->tls = transport->certificate != NULL;
     if (hello->tls)
         memcpy(hello->certificate, transport->certificate, sizeof(hello->certificate));
-    *words = transport->kind->words;
-    *end = made;
+    path->end = made;
+    path->words = transport->kind->words;
+    path->staged = pd_pool_on_device(&kvx->pool) && !transport->direct;
+    path->sums = !pd_pool_on_device(&kvx->pool) || path->staged;
     return PD_OK;
 }
 
@@ -91,6 +93,13 @@ static void released(void *context, uint64_t generation)
 
     atomic_fetch_sub(&kvx->tickets, 1);
     kvx->callbacks.released(kvx->callbacks.engine, generation);
+}
+
+static bool stage(void *context, uint32_t first, uint32_t count)
+{
+    const struct pd_kvx *kvx = context;
+
+    return pd_pool_out(&kvx->pool, first, count);
 }
 
 static uint64_t sum(void *context, uint64_t offset, uint32_t plane)
@@ -169,6 +178,19 @@ static int read_end(void *context, void *end, const struct pd_read *read)
 
     (void)context;
     return made->transport->kind->read(made, read);
+}
+
+static bool arrived(void *context, void *end, const struct pd_read *read)
+{
+    const struct pd_kvx *kvx = context;
+    const struct pd_reader_end *made = end;
+
+    if (!pd_pool_on_device(&kvx->pool) || made->transport->direct)
+        return true;
+    for (size_t i = 0; i < read->count; i++)
+        if (!pd_pool_in(&kvx->pool, read->ranges[i].destination, read->ranges[i].length))
+            return false;
+    return true;
 }
 
 static uint64_t word_of(void *context, void *end, uint32_t block)
@@ -502,6 +524,7 @@ static int add_transport(struct pd_kvx *kvx, const struct pd_transport_maker *ma
         .tls_cert = encrypts(options) ? options->tls_cert : NULL,
         .tls_key = options->tls_key,
         .tls_ca = options->tls_ca,
+        .checksum = options->checksum,
         .handshake_ns = (options->silence_ms ? options->silence_ms : DEFAULT_SILENCE_MS) * ms,
         .events = {kvx, on_may_read, on_source_lost, on_connected, on_landed, on_reader_lost},
     };
@@ -563,6 +586,7 @@ static int make_source(struct pd_kvx *kvx, const struct pd_kvx_options *options,
         .serve = serve,
         .withdraw = withdraw,
         .released = released,
+        .stage = stage,
         .sum = sum,
         .link_changed = readers_link_changed,
     };
@@ -595,6 +619,7 @@ static int make_reader(struct pd_kvx *kvx, const struct pd_kvx_options *options,
         .send = send_to_source,
         .connect = connect_end,
         .read = read_end,
+        .arrived = arrived,
         .sum = sum,
         .word = word_of,
         .disconnect = disconnect,

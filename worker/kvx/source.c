@@ -25,8 +25,8 @@ struct pd_source_ticket {
 
     struct link *link; /* NULL: held */
     struct pd_chunk_ready ready;
-    uint64_t *sums;  /* of its blocks, if the reader wants them; else NULL */
-    uint32_t summed; /* blocks whose sums have been sent */
+    uint64_t *sums; /* of its blocks, if the reader wants them; else NULL */
+    uint32_t told;  /* blocks that the reader knows to be ready */
     bool revoked;
     uint64_t deadline; /* held: of the claim. Claimed and at its end: of the release. Else 0 */
     struct pd_list in_source, in_link;
@@ -40,8 +40,8 @@ struct link {
     char reader[PD_KV_NAME], transport[PD_KV_TRANSPORT];
     uint64_t reader_boot, reader_epoch;
     uint64_t heard, spoke, heartbeats;
-    bool words, checksum;
-    void *end;
+    bool checksum;
+    struct pd_source_path path;
     struct pd_list tickets, in_source;
 };
 
@@ -212,37 +212,41 @@ static uint64_t sum_block(const struct pd_source *source, uint32_t block)
     return sum;
 }
 
-/* Where the ticket stands, with the sums of what the last message did not know yet: a block is summed
- * once, when its reader is told of it, and from then on nobody writes to it. */
-static struct pd_chunk_ready standing(struct pd_source *source, struct pd_source_ticket *ticket)
+/* What is done once for a run of blocks, when its reader is told of it; from then on nobody writes to it.
+ * False: the blocks are lost. */
+static bool prepare(struct pd_source *source, struct pd_source_ticket *ticket, uint32_t first,
+                    uint32_t count, uint32_t index)
 {
-    struct pd_chunk_ready ready = ticket->ready;
-    uint32_t end = ready_blocks(source, ticket), at = 0;
-
-    if (!ticket->sums || end <= ticket->summed)
-        return ready;
-    for (size_t i = 0; i < ticket->extent_count && at < end; i++) {
-        const struct pd_extent *extent = &ticket->extents[i];
-
-        for (uint32_t n = 0; n < extent->count && at < end; n++, at++)
-            if (at >= ticket->summed)
-                ticket->sums[at] = sum_block(source, extent->first + n);
-    }
-    ready.sums_from = ticket->summed;
-    ready.sums = ticket->sums + ticket->summed;
-    ready.sum_count = end - ticket->summed;
-    ticket->summed = end;
-    return ready;
+    if (ticket->link->path.staged && !source->world.stage(source->world.context, first, count))
+        return false;
+    for (uint32_t i = 0; ticket->sums && i < count; i++)
+        ticket->sums[index + i] = sum_block(source, first + i);
+    return true;
 }
 
-static void send_ready(struct pd_source *source, uint64_t now, struct pd_source_ticket *ticket)
+/* Where the ticket stands, with the sums of what the last message did not tell of yet. False: its blocks
+ * are lost. */
+static bool standing(struct pd_source *source, struct pd_source_ticket *ticket,
+                     struct pd_chunk_ready *ready)
 {
-    struct pd_from_source message = {.kind = PD_FROM_SOURCE_READY};
+    uint32_t end = ready_blocks(source, ticket), told = ticket->told, at = 0;
 
-    if (!ticket->link || ticket->revoked)
-        return;
-    message.ready = standing(source, ticket);
-    send(source, now, ticket->link, &message);
+    *ready = ticket->ready;
+    for (size_t i = 0; i < ticket->extent_count && at < end; at += ticket->extents[i++].count) {
+        const struct pd_extent *extent = &ticket->extents[i];
+        uint32_t from = at > told ? at : told;
+        uint32_t to = at + extent->count < end ? at + extent->count : end;
+
+        if (from < to && !prepare(source, ticket, extent->first + (from - at), to - from, from))
+            return false;
+    }
+    if (ticket->sums) {
+        ready->sums_from = told;
+        ready->sums = ticket->sums + told;
+        ready->sum_count = end - told;
+    }
+    ticket->told = end;
+    return true;
 }
 
 static void send_ending(struct pd_source *source, uint64_t now, struct link *link,
@@ -252,6 +256,29 @@ static void send_ending(struct pd_source *source, uint64_t now, struct link *lin
 
     pd_kv_cut(message.gone.why, sizeof(message.gone.why), why);
     send(source, now, link, &message);
+}
+
+/* A claimed ticket that will not be completed: its reader is told (3, 4). */
+static void give_up(struct pd_source *source, uint64_t now, struct pd_source_ticket *ticket,
+                    const char *why)
+{
+    ticket->revoked = true;
+    ticket->deadline = now + source->options.release_ns;
+    send_ending(source, now, ticket->link, PD_FROM_SOURCE_REVOKED, ticket->generation, why);
+}
+
+static const char blocks_lost[] = "the source's device has lost the blocks";
+
+static void send_ready(struct pd_source *source, uint64_t now, struct pd_source_ticket *ticket)
+{
+    struct pd_from_source message = {.kind = PD_FROM_SOURCE_READY};
+
+    if (!ticket->link || ticket->revoked)
+        return;
+    if (standing(source, ticket, &message.ready))
+        send(source, now, ticket->link, &message);
+    else
+        give_up(source, now, ticket, blocks_lost);
 }
 
 /* ---- what the engine says -------------------------------------------------------------------- */
@@ -298,9 +325,7 @@ void pd_source_revoke(struct pd_source *source, uint64_t now, uint64_t generatio
         release(source, ticket);
         return;
     }
-    ticket->revoked = true;
-    ticket->deadline = now + source->options.release_ns;
-    send_ending(source, now, ticket->link, PD_FROM_SOURCE_REVOKED, generation, why);
+    give_up(source, now, ticket, why);
 }
 
 /* (1) for the loss of the stream that an offer came by. Claimed tickets go on: once a reader has
@@ -342,8 +367,8 @@ static void lose(struct pd_source *source, struct link *link, const char *why)
     pd_idmap_remove(&source->by_link, link->id);
     pd_list_remove(&link->in_source);
     source->counters.links_lost += link->state == LIVE;
-    if (link->end)
-        source->world.withdraw(source->world.context, link->end);
+    if (link->path.end)
+        source->world.withdraw(source->world.context, link->path.end);
     while (!pd_list_empty(&link->tickets))
         release(source, PD_OWNER(link->tickets.next, struct pd_source_ticket, in_link));
     source->world.link_changed(source->world.context, link->reader, false, link->transport, why);
@@ -454,13 +479,13 @@ static void on_hello(struct pd_source *source, uint64_t now, struct link *link,
     memcpy(link->reader, hello->instance, sizeof(link->reader));
     fill_hello(source, &answer.hello);
     if (check_hello(source, hello, &error) != PD_OK || supersede(source, hello, &error) != PD_OK ||
-        source->world.serve(source->world.context, link->id, hello, &answer.hello, &link->words,
-                            &link->end, &error) != PD_OK) {
+        source->world.serve(source->world.context, link->id, hello, &answer.hello, &link->path,
+                            &error) != PD_OK) {
         refuse(source, now, link, error.text);
         return;
     }
     link->state = LIVE;
-    link->checksum = answer.hello.checksum = hello->checksum && source->world.sum;
+    link->checksum = answer.hello.checksum = hello->checksum && link->path.sums;
     link->reader_boot = hello->boot;
     link->reader_epoch = hello->epoch;
     memcpy(link->transport, answer.hello.transport, sizeof(link->transport));
@@ -491,6 +516,7 @@ static void send_claimed(struct pd_source *source, uint64_t now, struct pd_sourc
                          uint64_t *words)
 {
     struct pd_from_source message = {.kind = PD_FROM_SOURCE_CLAIMED};
+    bool whole;
 
     message.claimed.generation = ticket->generation;
     message.claimed.extents = ticket->extents;
@@ -499,8 +525,12 @@ static void send_claimed(struct pd_source *source, uint64_t now, struct pd_sourc
     message.claimed.prompt_count = ticket->tokens;
     message.claimed.words = words;
     message.claimed.word_count = words ? ticket->blocks : 0;
-    message.claimed.ready = standing(source, ticket);
+    whole = standing(source, ticket, &message.claimed.ready);
+    if (!whole)
+        message.claimed.ready = (struct pd_chunk_ready){.generation = ticket->generation};
     send(source, now, ticket->link, &message);
+    if (!whole)
+        give_up(source, now, ticket, blocks_lost);
 }
 
 /* Why this claim is not accepted; NULL if it is. Only the first one is (6). */
@@ -525,7 +555,7 @@ static void on_claim(struct pd_source *source, uint64_t now, struct link *link,
     const char *why = refusal(source, ticket, claim);
     uint64_t *words = NULL;
 
-    if (!why && link->words) {
+    if (!why && link->path.words) {
         words = read_words(source, ticket);
         if (!words)
             why = "no memory";

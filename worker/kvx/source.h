@@ -26,20 +26,30 @@
 struct pd_source;
 struct pd_source_ticket;
 
+/* This end of a link's data connections. */
+struct pd_source_path {
+    void *end;
+    bool words;  /* claims are to carry generation words (15) */
+    bool staged; /* blocks are to be staged before their reader is told of them */
+    bool sums;   /* blocks can be summed */
+};
+
 struct pd_source_world {
     void *context;
     void (*send)(void *context, uint64_t link, const struct pd_from_source *message);
     /* Ends the control stream, behind what was sent. */
     void (*close)(void *context, uint64_t link, const char *why);
     /* Chooses a transport for this reader and opens this end: fills hello's transport, why,
-     * data_address and link_key, and *words if claims are to carry generation words (15). */
+     * data_address and link_key. */
     int (*serve)(void *context, uint64_t link, const struct pd_reader_hello *reader,
-                 struct pd_source_hello *hello, bool *words, void **end, struct pd_error *error);
+                 struct pd_source_hello *hello, struct pd_source_path *path,
+                 struct pd_error *error);
     /* The fence: once it has returned, nothing can be read through this end. */
     void (*withdraw)(void *context, void *end);
     void (*released)(void *context, uint64_t generation);
-    /* A block's part of its sum in one plane: see checksum.h. NULL: this pool's bytes cannot be
-     * summed. */
+    /* Copies a run of blocks to where the transport takes them from; false: they are lost. */
+    bool (*stage)(void *context, uint32_t first, uint32_t count);
+    /* A block's part of its sum in one plane: see checksum.h. */
     uint64_t (*sum)(void *context, uint64_t offset, uint32_t plane);
 
     /* For the log. `why`: why not a better transport, or why it is gone. */

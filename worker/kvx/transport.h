@@ -81,6 +81,7 @@ struct pd_transport {
     struct pd_pool *pool;
     struct pd_transport_events events;
     const char *why_not_served; /* why this process cannot be a source over it; NULL: it can */
+    bool direct;                /* moves bytes of a pool on a device itself, without its stage */
     const uint8_t *certificate; /* digest of what its data connections show; NULL: they are plain */
 };
 
@@ -92,6 +93,7 @@ struct pd_transport_options {
     const char *device; /* rdma: the only device to use; NULL or empty: any */
     unsigned queue_pairs; /* rdma: of one link, 1 to PD_RDMA_QPS_MAX */
     bool busy_poll;       /* rdma: look for completions without pause while reads are in flight */
+    bool checksum;        /* rdma: bytes must pass through host memory, where they can be summed */
     const char *tls_cert, *tls_key, *tls_ca; /* tcp: PEM files; a certificate of NULL: plain */
     uint64_t handshake_ns; /* life of a data connection that has not said which link it is of */
     struct pd_transport_events events;
