@@ -27,6 +27,7 @@ struct pd_command {
     int (*run)(char **operands, struct pd_error *error);
 };
 
+extern const struct pd_command pd_command_check;
 extern const struct pd_command pd_command_drain;
 extern const struct pd_command pd_command_status;
 

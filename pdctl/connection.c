@@ -87,6 +87,20 @@ void pd_connection_close(struct pd_connection *connection)
     grpc_shutdown();
 }
 
+const char *pd_connection_address(const struct pd_connection *connection)
+{
+    return connection->address;
+}
+
+struct pd_stream *pd_connection_stream(struct pd_connection *connection, struct pd_streams *streams,
+                                       const char *method, const struct pd_stream_events *events,
+                                       void *owner)
+{
+    const struct pd_stream_limits limits = {SEND_BYTES_MAX, connection->timeout_ms, 0};
+
+    return pd_stream_open(streams, connection->channel, method, events, owner, &limits);
+}
+
 /* Whether a connection is refused at once. */
 static bool refused(const struct addrinfo *at)
 {
@@ -216,10 +230,8 @@ static void begin(struct call *call, struct pd_connection *connection, const cha
                   const ProtobufCMessage *request)
 {
     static const struct pd_stream_events events = {NULL, got_message, ended};
-    const struct pd_stream_limits limits = {SEND_BYTES_MAX, connection->timeout_ms, 0};
 
-    call->stream =
-        pd_stream_open(&call->streams, connection->channel, method, &events, call, &limits);
+    call->stream = pd_connection_stream(connection, &call->streams, method, &events, call);
     if (!call->stream) {
         over(call, pd_fail(call->error, PD_NO_MEMORY, "gRPC gave no call"));
         return;

@@ -17,6 +17,7 @@
 #include "pdctl/flags.h"
 #include "proto/pd.pb-c.h"
 #include "worker/base/error.h"
+#include "worker/link/stream.h"
 
 struct pd_connection;
 
@@ -48,6 +49,14 @@ int pd_connection_open(const char *address, const struct pd_connection_options *
                        struct pd_connection **connection, struct pd_error *error);
 
 void pd_connection_close(struct pd_connection *connection);
+
+const char *pd_connection_address(const struct pd_connection *connection);
+
+/* Begins a call of `method` in the caller's own loop: a conversation that is more than one question. NULL:
+ * gRPC gave none. */
+struct pd_stream *pd_connection_stream(struct pd_connection *connection, struct pd_streams *streams,
+                                       const char *method, const struct pd_stream_events *events,
+                                       void *owner);
 
 /* Waits, at most the connection's timeout, until nothing listens at the address any more. False: it is
  * still listened on, or cannot be told. */

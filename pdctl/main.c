@@ -11,6 +11,7 @@
 static const struct pd_command *const commands[] = {
     &pd_command_status,
     &pd_command_drain,
+    &pd_command_check,
 };
 
 #define COMMANDS (sizeof(commands) / sizeof(*commands))
@@ -21,9 +22,10 @@ static void help(FILE *out)
           "Looks into a running cluster of ngx_pd and takes parts of it out of service.\n\n",
           out);
     for (size_t i = 0; i < COMMANDS; i++)
-        fprintf(out, "  %-8s %-8s %s\n", commands[i]->name, commands[i]->operands,
+        fprintf(out, "  %-8s %-14s %s\n", commands[i]->name, commands[i]->operands,
                 commands[i]->summary);
-    fputs("\nWORKER is HOST:PORT, where a pd-worker listens: the address that nginx knows it by.\n"
+    fputs("\nWORKER, PREFILL and DECODE are HOST:PORT, where a pd-worker listens: the address that "
+          "nginx knows it by.\n"
           "pdctl COMMAND --help tells the rest. Exit status: 0 done, 1 failed, 2 misused.\n",
           out);
 }

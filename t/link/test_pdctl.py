@@ -6,6 +6,7 @@ usage: test_pdctl.py MODEL
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -178,6 +179,63 @@ class Drain(Life):
         twice = self.drain_call(worker, pd.DrainRequest(deadline_ms=60000))
         twice.put(pd.DrainRequest())
         self.assertEqual(worker.wait_exit(), 0)
+
+
+class Check(Life):
+    def worker(self, role, *arguments):
+        folder = os.path.join(self.folder.name, role)
+        os.mkdir(folder)
+        worker = test_worker.Worker(folder, "--role", role, "--name", role, "--max-model-len", "208", *arguments)
+        self.addCleanup(worker.log.close)
+        self.addCleanup(worker.kill)
+        return worker
+
+    def pair(self, transport):
+        return [worker.wait_ready() for worker in [self.worker(role, "--kv-transport", transport)
+                                                   for role in ("prefill", "decode")]]
+
+    def whole_pools(self, *workers):
+        for worker in workers:
+            total = stats(worker.address)[0]["kv_blocks"]
+            wait_for("a whole pool", lambda: stats(worker.address)[1].load.kv_free == total)
+            self.assertEqual(stats(worker.address)[0]["attempts_running"], 0)
+
+    def test_a_link_is_measured_and_nothing_stays(self):
+        prefill, decode = self.pair("tcp")
+        result = pdctl("check", "--kv", prefill.address, decode.address)
+        self.assertEqual(result.returncode, 0, result)
+        found = re.fullmatch(r"decode reads from prefill over tcp\n"
+                             r"  one block \(16 tokens\): ([\d.]+) ms, .*\n"
+                             r"  192 tokens, ([\d.]+) MB: [\d.]+ ms, \d+ MB/s; .* in 3 tries\n"
+                             r"  the prefill worker makes \d+ MB/s of KV \(23\.0 KB a token\): .*\n", result.stdout)
+        self.assertIsNotNone(found, result.stdout)
+        self.assertAlmostEqual(float(found.group(2)), 192 * 23040 / 1e6, delta=0.06)  # 30 layers, 3 heads of 64, f16
+        self.whole_pools(prefill, decode)
+        load = stats(decode.address)[1].load
+        self.assertEqual([(link.transport, link.transfers, link.failures) for link in load.links], [("tcp", 8, 0)])
+        self.assertEqual(load.links[0].bytes, (5 * 16 + 3 * 192) * 23040)  # nothing came out of a cache
+        quiet = pdctl("check", "--kv", "--quiet", prefill.address, decode.address)
+        self.assertEqual((quiet.returncode, quiet.stdout), (0, ""))
+
+        process = subprocess.Popen([PDCTL, "check", "--kv", prefill.address, decode.address])
+        wait_for("the check", lambda: stats(prefill.address)[0]["attempts_running"] > 0)
+        process.kill()
+        process.wait()
+        self.whole_pools(prefill, decode)
+
+    def test_what_is_no_pair_is_said(self):
+        prefill, decode = self.pair("auto")
+        for operands, words in (((decode.address, prefill.address), "name the prefill worker first"),
+                                ((prefill.address, f"127.0.0.1:{free_port()}"), "is not reached")):
+            result = pdctl("check", "--kv", *operands)
+            self.assertEqual((result.returncode, result.stdout), (1, ""), result)
+            self.assertIn(words, result.stderr)
+        decode.child.send_signal(signal.SIGSTOP)
+        result = pdctl("check", "--kv", prefill.address, decode.address, "--deadline", "1")
+        decode.child.send_signal(signal.SIGCONT)
+        self.assertEqual(result.returncode, 1, result)
+        self.whole_pools(prefill, decode)
+        self.assertEqual(pdctl("check", prefill.address, decode.address).returncode, 2)
 
 
 if __name__ == "__main__":
