@@ -22,9 +22,9 @@ $(BUILD)/t/bench/mock_worker: $(BUILD)/t/bench/mock_worker.o $(BUILD)/t/link/fak
 $(BUILD)/t/bench/mock_peer: $(BUILD)/t/bench/mock_peer.o
 	$(CC) $(PD_LDFLAGS) -o $@ $^ -lnghttp2
 
-# The hand-off alone: no model, no nginx.
+# The hand-off alone, and once with everything around it.
 .PHONY: bench-kv
-bench-kv: $(BUILD)/t/bench/kv_pair
+bench-kv: $(BUILD)/t/bench/kv_pair all model
 	@PD_BUILD=$(BUILD) t/bench/kv
 
 $(BUILD)/t/bench/kv_pair: $(BUILD)/t/bench/kv_pair.o $(HELP_LIB) $(ROOM_LIBS)
