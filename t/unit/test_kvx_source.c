@@ -171,6 +171,28 @@ static void blocks_that_cannot_be_staged_revoke_the_ticket(void **state)
     close_world(world);
 }
 
+/* A clock that leaps past the deadline of silence, of the claim and of the release at once: what is claimed
+ * is freed by the end of its link all the same, silence is the reason, and what is not claimed goes by its
+ * own deadline. */
+static void rule_21_leaping_clock_ends_links_before_it_frees(void **state)
+{
+    struct world *world = open_world();
+
+    (void)state;
+    offer(world, 0, 7, 1);
+    offer(world, 0, 8, 1);
+    link_up(world, 0, 1, "d0");
+    claim(world, 0, 1, 7);
+    pd_source_complete(world->source, 0, 7, 4711, 0, 0);
+    expect(world, "1 claimed 7 at 0; 1 ready 7 30 complete");
+    pd_source_tick(world->source, 2 * release_ns);
+    expect(world, "withdraw 1; released 7; close 1; released 8");
+    assert_int_equal(pd_source_counters(world->source)->silences, 1);
+    assert_int_equal(pd_source_counters(world->source)->release_deadlines, 0);
+    assert_int_equal(pd_source_counters(world->source)->claim_deadlines, 1);
+    close_world(world);
+}
+
 static void rule_6_first_claim_binds(void **state)
 {
     struct world *world = open_world();
@@ -638,6 +660,7 @@ int main(void)
         cmocka_unit_test(rule_5_ready_is_cumulative_and_answers_the_claim),
         cmocka_unit_test(blocks_are_staged_before_their_reader_is_told),
         cmocka_unit_test(blocks_that_cannot_be_staged_revoke_the_ticket),
+        cmocka_unit_test(rule_21_leaping_clock_ends_links_before_it_frees),
         cmocka_unit_test(rule_6_first_claim_binds),
         cmocka_unit_test(rule_6_refused_ticket_goes_on_to_another_reader),
         cmocka_unit_test(rule_7_unknown_tickets_are_ignored),
