@@ -283,6 +283,33 @@ static void auto_takes_tcp_where_memory_cannot_be_shared(void **state)
     expect_transport(&pair, "tcp", "no shm: the pool's memory has no room for generation words");
 }
 
+/* The source's shm door is not where its hello says: the second hello, over tcp, is left as it is. */
+static bool mislead(void *context, bool to_source, uint8_t **bytes, size_t *length)
+{
+    struct pd_from_source message;
+
+    (void)context;
+    if (to_source || pd_from_source_unpack(*bytes, *length, 16384, &message, NULL) != PD_OK)
+        return true;
+    if (message.kind == PD_FROM_SOURCE_HELLO && strcmp(message.hello.transport, "shm") == 0) {
+        strcpy(message.hello.data_address, "pd-kvx-nobody-lives-here");
+        free(*bytes);
+        *bytes = pd_from_source_pack(&message, length);
+    }
+    pd_from_source_clear(&message);
+    return true;
+}
+
+static void auto_goes_on_where_shared_memory_leads_nowhere(void **state)
+{
+    struct pair pair;
+
+    (void)state;
+    open_pair(&pair, "auto");
+    pair.net.tap = mislead;
+    expect_transport(&pair, "tcp", "no shm: shm: the source's socket: Connection refused");
+}
+
 static void on_all_addresses(struct pd_kvx_options *options)
 {
     options->bind_host = "0.0.0.0";
@@ -379,6 +406,7 @@ int main(void)
         cmocka_unit_test(reused_blocks_are_not_trusted),
         cmocka_unit_test(auto_takes_shared_memory_on_one_host),
         cmocka_unit_test(auto_takes_tcp_where_memory_cannot_be_shared),
+        cmocka_unit_test(auto_goes_on_where_shared_memory_leads_nowhere),
         cmocka_unit_test(wildcard_address_only_reads),
         cmocka_unit_test(no_transport_in_common_is_refused),
         cmocka_unit_test(options_that_cannot_work_are_refused_by_name),
