@@ -84,7 +84,9 @@ struct ngx_http_pd_choice_s {
 
     ngx_uint_t                    characters;   /* of logprobs' tokens */
 
-    ngx_str_t                     head;         /* of a stream's events */
+    ngx_str_t                     head;         /* of a stream's events; */
+    size_t                        open;         /* behind it, of those with
+                                                   text: a member begins */
 
     unsigned                      done:1;
 };

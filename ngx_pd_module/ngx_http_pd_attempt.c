@@ -37,6 +37,7 @@
     (2 + 3 * (2 + NGX_HTTP_PD_WIRE_NUMBER))
 
 
+static void ngx_http_pd_attempt_remove(ngx_http_pd_attempt_t *attempt);
 static void ngx_http_pd_attempt_settle(ngx_http_pd_attempt_t *attempt);
 static void ngx_http_pd_attempt_arm(ngx_http_pd_attempt_t *attempt);
 static void ngx_http_pd_attempt_unsuffix(ngx_http_pd_side_t *side);
@@ -54,21 +55,30 @@ static const char  *ngx_http_pd_attempt_reasons[] = {
 ngx_http_pd_attempt_t *
 ngx_http_pd_attempt_find(ngx_http_pd_process_t *process, uint64_t number)
 {
-    ngx_rbtree_node_t  *node, *sentinel;
+    ngx_http_pd_attempt_t  *attempt;
 
-    node = process->jobs.root;
-    sentinel = process->jobs.sentinel;
+    attempt = *ngx_http_pd_process_place(process, number);
 
-    while (node != sentinel) {
-
-        if (number == node->key) {
-            return (ngx_http_pd_attempt_t *) node;
-        }
-
-        node = (number < node->key) ? node->left : node->right;
+    while (attempt && attempt->job->number != number) {
+        attempt = attempt->next;
     }
 
-    return NULL;
+    return attempt;
+}
+
+
+static void
+ngx_http_pd_attempt_remove(ngx_http_pd_attempt_t *attempt)
+{
+    ngx_http_pd_attempt_t  **place;
+
+    place = ngx_http_pd_process_place(attempt->process, attempt->job->number);
+
+    while (*place != attempt) {
+        place = &(*place)->next;
+    }
+
+    *place = attempt->next;
 }
 
 
@@ -520,7 +530,7 @@ ngx_http_pd_attempt_end(ngx_http_pd_attempt_t *attempt,
         process->queued--;
     }
 
-    ngx_rbtree_delete(&process->jobs, &attempt->node);
+    ngx_http_pd_attempt_remove(attempt);
     process->ended++;
 
     ngx_http_pd_zone_lock(process->zone);
@@ -667,13 +677,17 @@ ngx_http_pd_attempt_later(ngx_event_t *ev)
 void
 ngx_http_pd_attempt_terminate(ngx_http_pd_process_t *process)
 {
+    ngx_uint_t              i;
     ngx_http_pd_attempt_t  *attempt;
 
-    while (process->jobs.root != process->jobs.sentinel) {
-        attempt = (ngx_http_pd_attempt_t *) process->jobs.root;
+    for (i = 0; i < NGX_HTTP_PD_PROCESS_JOBS; i++) {
 
-        attempt->reason = PD__V1__CANCEL__REASON__SHUTDOWN;
-        ngx_http_pd_attempt_fail(attempt, NGX_HTTP_SERVICE_UNAVAILABLE, 1,
-                                 "The server is shutting down.");
+        while (process->jobs[i]) {
+            attempt = process->jobs[i];
+
+            attempt->reason = PD__V1__CANCEL__REASON__SHUTDOWN;
+            ngx_http_pd_attempt_fail(attempt, NGX_HTTP_SERVICE_UNAVAILABLE, 1,
+                                     "The server is shutting down.");
+        }
     }
 }

@@ -20,7 +20,7 @@
 
 
 struct ngx_http_pd_attempt_s {
-    ngx_rbtree_node_t         node;      /* by the job's number; first */
+    ngx_http_pd_attempt_t    *next;      /* in its place of process->jobs */
     ngx_http_pd_job_t        *job;
     ngx_http_pd_process_t    *process;
     uint32_t                  record;    /* in the shared zone */

@@ -39,12 +39,12 @@ static void ngx_http_pd_dispatch_tell_placed(ngx_http_pd_attempt_t *attempt,
 static void ngx_http_pd_dispatch_account(ngx_http_pd_attach_t *attach,
     ngx_http_pd_step_t *step);
 static void ngx_http_pd_dispatch_prefill_step(ngx_http_pd_attempt_t *attempt,
-    ngx_http_pd_sequence_t *seq);
+    ngx_http_pd_sequence_t *seq, uint64_t now);
 static void ngx_http_pd_dispatch_decode_step(ngx_http_pd_attempt_t *attempt,
-    ngx_http_pd_sequence_t *seq);
+    ngx_http_pd_sequence_t *seq, uint64_t now);
 static void ngx_http_pd_dispatch_held(ngx_http_pd_attempt_t *attempt);
 static ngx_int_t ngx_http_pd_dispatch_deliver(ngx_http_pd_attempt_t *attempt,
-    ngx_http_pd_sequence_t *seq);
+    ngx_http_pd_sequence_t *seq, uint64_t now);
 static void ngx_http_pd_dispatch_finish(ngx_http_pd_attempt_t *attempt,
     ngx_http_pd_finished_t *finished);
 
@@ -205,10 +205,11 @@ void
 ngx_http_pd_dispatch_step(ngx_http_pd_attach_t *attach,
     ngx_http_pd_step_t *step)
 {
-    uint64_t                 ended;
+    uint64_t                 now, ended;
     ngx_http_pd_side_t      *side;
     ngx_http_pd_sequence_t  *seq, *last;
 
+    now = ngx_http_pd_now_us();    /* that of the whole step */
     ended = attach->process->ended;
     last = step->sequences + step->nsequences;
 
@@ -229,10 +230,10 @@ ngx_http_pd_dispatch_step(ngx_http_pd_attach_t *attach,
         }
 
         if (side->decode) {
-            ngx_http_pd_dispatch_decode_step(side->attempt, seq);
+            ngx_http_pd_dispatch_decode_step(side->attempt, seq, now);
 
         } else {
-            ngx_http_pd_dispatch_prefill_step(side->attempt, seq);
+            ngx_http_pd_dispatch_prefill_step(side->attempt, seq, now);
         }
     }
 }
@@ -283,7 +284,7 @@ ngx_http_pd_dispatch_account(ngx_http_pd_attach_t *attach,
 
 static void
 ngx_http_pd_dispatch_prefill_step(ngx_http_pd_attempt_t *attempt,
-    ngx_http_pd_sequence_t *seq)
+    ngx_http_pd_sequence_t *seq, uint64_t now)
 {
     ngx_int_t           rc;
     ngx_http_pd_job_t  *job;
@@ -291,7 +292,7 @@ ngx_http_pd_dispatch_prefill_step(ngx_http_pd_attempt_t *attempt,
     job = attempt->job;
 
     if (job->first_us == 0 && seq->ntokens) {
-        job->first_us = ngx_http_pd_now_us();
+        job->first_us = now;
     }
 
     if (seq->ended) {
@@ -303,7 +304,7 @@ ngx_http_pd_dispatch_prefill_step(ngx_http_pd_attempt_t *attempt,
 
             /* the answer ends with P's token: D is not needed */
 
-            rc = ngx_http_pd_dispatch_deliver(attempt, seq);
+            rc = ngx_http_pd_dispatch_deliver(attempt, seq, now);
 
             if (rc == NGX_OK) {
                 ngx_http_pd_dispatch_finish(attempt, &seq->finished);
@@ -315,7 +316,7 @@ ngx_http_pd_dispatch_prefill_step(ngx_http_pd_attempt_t *attempt,
 
     if (attempt->accepted || attempt->alone) {
 
-        if (ngx_http_pd_dispatch_deliver(attempt, seq) != NGX_OK) {
+        if (ngx_http_pd_dispatch_deliver(attempt, seq, now) != NGX_OK) {
             return;
         }
 
@@ -354,7 +355,7 @@ ngx_http_pd_dispatch_held(ngx_http_pd_attempt_t *attempt)
                                       held.data, held.len);
     }
 
-    (void) ngx_http_pd_dispatch_deliver(attempt, &seq);
+    (void) ngx_http_pd_dispatch_deliver(attempt, &seq, ngx_http_pd_now_us());
 
     ngx_free(held.data);
 }
@@ -362,14 +363,14 @@ ngx_http_pd_dispatch_held(ngx_http_pd_attempt_t *attempt)
 
 static void
 ngx_http_pd_dispatch_decode_step(ngx_http_pd_attempt_t *attempt,
-    ngx_http_pd_sequence_t *seq)
+    ngx_http_pd_sequence_t *seq, uint64_t now)
 {
     ngx_http_pd_job_t  *job;
 
     job = attempt->job;
 
     if (job->first_us == 0 && seq->ntokens) {
-        job->first_us = ngx_http_pd_now_us();
+        job->first_us = now;
     }
 
     /* tokens say as much as Placed does */
@@ -383,7 +384,7 @@ ngx_http_pd_dispatch_decode_step(ngx_http_pd_attempt_t *attempt,
                                        &seq->finished.timing);
     }
 
-    if (ngx_http_pd_dispatch_deliver(attempt, seq) != NGX_OK) {
+    if (ngx_http_pd_dispatch_deliver(attempt, seq, now) != NGX_OK) {
         return;
     }
 
@@ -410,9 +411,9 @@ ngx_http_pd_dispatch_decode_step(ngx_http_pd_attempt_t *attempt,
 
 static ngx_int_t
 ngx_http_pd_dispatch_deliver(ngx_http_pd_attempt_t *attempt,
-    ngx_http_pd_sequence_t *seq)
+    ngx_http_pd_sequence_t *seq, uint64_t now)
 {
-    uint64_t                now, number, ended;
+    uint64_t                number, ended;
     ngx_http_pd_job_t      *job;
     ngx_http_pd_delta_t     delta;
     ngx_http_pd_process_t  *process;
@@ -440,8 +441,6 @@ ngx_http_pd_dispatch_deliver(ngx_http_pd_attempt_t *attempt,
     {
         return NGX_OK;
     }
-
-    now = ngx_http_pd_now_us();
 
     if (attempt->position <= 1 && attempt->position + seq->ntokens > 1) {
         job->second_us = now;

@@ -56,8 +56,12 @@ ngx_http_pd_failover_keep(ngx_http_pd_attempt_t *attempt,
 
     f = &attempt->failover;
 
-    ngx_http_pd_failover_numerics(f, &attempt->prefill);
-    ngx_http_pd_failover_numerics(f, &attempt->decode);
+    if (f->counted != attempt->number) {
+        f->counted = attempt->number;
+
+        ngx_http_pd_failover_numerics(f, &attempt->prefill);
+        ngx_http_pd_failover_numerics(f, &attempt->decode);
+    }
 
     if (f->moving) {
         ngx_http_pd_failover_moved(attempt);

@@ -41,6 +41,7 @@ typedef struct {
     size_t        len;
     size_t        size;
     uint64_t      numerics;        /* of all workers so far, hashed; 0: none */
+    uint32_t      counted;         /* the last try that has a part in it */
     uint64_t      due;             /* us of our clock; 0: not paced */
     ngx_msec_t    comment;         /* when the consumer hears of the pause */
     ngx_uint_t    base;            /* tokens it had when this try began */

@@ -29,7 +29,7 @@ ngx_int_t
 ngx_http_pd_job_submit(ngx_http_pd_job_t *job, ngx_http_pd_result_t *result)
 {
     ngx_int_t               rc;
-    ngx_http_pd_attempt_t  *attempt;
+    ngx_http_pd_attempt_t  *attempt, **place;
     ngx_http_pd_process_t  *process;
 
     ngx_memzero(result, sizeof(ngx_http_pd_result_t));
@@ -61,7 +61,10 @@ ngx_http_pd_job_submit(ngx_http_pd_job_t *job, ngx_http_pd_result_t *result)
     job->attempt = attempt;
     process->unsettled++;
 
-    ngx_rbtree_insert(&process->jobs, &attempt->node);
+    place = ngx_http_pd_process_place(process, job->number);
+
+    attempt->next = *place;
+    *place = attempt;
 
     if (rc == NGX_AGAIN) {
         ngx_http_pd_attempt_wait(attempt);
@@ -86,7 +89,6 @@ ngx_http_pd_job_attempt(ngx_http_pd_job_t *job, ngx_http_pd_process_t *process)
 
     job->number = ++process->last_number;
 
-    attempt->node.key = job->number;
     attempt->job = job;
     attempt->process = process;
     attempt->prefill.attempt = attempt;

@@ -125,6 +125,11 @@ ngx_http_pd_json_plain(u_char *p, u_char *last)
 
     do {
         p = ngx_http_pd_json_scan(next, last);
+
+        if (p == last) {
+            break;
+        }
+
         next = ngx_http_pd_json_characters(p, last);
 
     } while (next != p);

@@ -283,13 +283,25 @@ void
 ngx_http_pd_load_progress(ngx_http_pd_zone_t *zone, uint32_t index,
     size_t tokens)
 {
+    size_t                 left;
     ngx_http_pd_record_t  *record;
+    ngx_http_pd_worker_t  *worker;
 
     record = &zone->sh->records[index];
 
-    ngx_http_pd_load_charge(zone, record, -1);
-    record->output -= ngx_min(record->output, tokens);
-    ngx_http_pd_load_charge(zone, record, 1);
+    left = record->output - ngx_min(record->output, tokens);
+
+    /* of what is charged, only these blocks become fewer */
+
+    if (record->decode != NGX_HTTP_PD_NONE) {
+        worker = &zone->sh->workers[record->decode];
+
+        worker->held_blocks -= ngx_http_pd_choose_blocks(worker,
+                                                         record->output)
+                               - ngx_http_pd_choose_blocks(worker, left);
+    }
+
+    record->output = left;
 }
 
 

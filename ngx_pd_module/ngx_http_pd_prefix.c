@@ -263,33 +263,34 @@ void
 ngx_http_pd_tail_text(ngx_http_pd_tail_t *tail, u_char *p, size_t len)
 {
     u_char      *last;
-    uint64_t     word, hash;
-    ngx_uint_t   have;
+    uint64_t     whole, word, hash;
+    ngx_uint_t   shift;
 
     last = p + len;
-    have = tail->bytes % 8;
+    shift = tail->bytes % 8 * 8;
+    word = tail->word;
     hash = tail->hash;
-    tail->bytes += len;
 
-    while (have && p < last) {
-        tail->word |= (uint64_t) *p++ << (8 * have);
-        have = (have + 1) % 8;
+    while (p < last) {
 
-        if (have == 0) {
-            hash = ngx_http_pd_prefix_mix(hash, tail->word);
-            tail->word = 0;
+        if (shift == 0 && last - p >= 8) {
+            ngx_memcpy(&whole, p, 8);
+            hash = ngx_http_pd_prefix_mix(hash, le64toh(whole));
+            p += 8;
+            continue;
+        }
+
+        word |= (uint64_t) *p++ << shift;
+        shift = (shift + 8) % 64;
+
+        if (shift == 0) {
+            hash = ngx_http_pd_prefix_mix(hash, word);
+            word = 0;
         }
     }
 
-    for ( /* void */ ; last - p >= 8; p += 8) {
-        ngx_memcpy(&word, p, 8);
-        hash = ngx_http_pd_prefix_mix(hash, le64toh(word));
-    }
-
-    for ( /* void */ ; p < last; have++) {
-        tail->word |= (uint64_t) *p++ << (8 * have);
-    }
-
+    tail->bytes += len;
+    tail->word = word;
     tail->hash = hash;
 }
 

@@ -59,9 +59,6 @@ ngx_http_pd_process_init(ngx_cycle_t *cycle)
     process->zone = pmcf->zone->data;
     process->log = cycle->log;
 
-    ngx_rbtree_init(&process->jobs, &process->sentinel,
-                    ngx_rbtree_insert_value);
-
     process->self.handler = ngx_http_pd_process_self_handler;
     process->self.data = process;
     process->self.log = cycle->log;

@@ -12,6 +12,14 @@
 #include "ngx_http_pd_zone.h"
 
 
+#define NGX_HTTP_PD_PROCESS_JOBS    4096   /* places; more share them */
+
+/* numbers go up by one, so nobody shares before all places are taken */
+
+#define ngx_http_pd_process_place(process, number)                            \
+    (&(process)->jobs[(number) % NGX_HTTP_PD_PROCESS_JOBS])
+
+
 typedef struct ngx_http_pd_attach_s  ngx_http_pd_attach_t;
 
 
@@ -23,10 +31,9 @@ typedef struct {
     uint64_t                  changes;     /* of the zone, seen */
     ngx_http_pd_attach_t     *attaches[NGX_HTTP_PD_ZONE_WORKERS];
 
-    /* jobs by number; see ngx_http_pd_attempt.h */
+    /* jobs, each in its number's place; see ngx_http_pd_attempt.h */
 
-    ngx_rbtree_t              jobs;
-    ngx_rbtree_node_t         sentinel;
+    struct ngx_http_pd_attempt_s  *jobs[NGX_HTTP_PD_PROCESS_JOBS];
     uint64_t                  last_number;
     uint64_t                  ended;       /* jobs, so far */
     ngx_uint_t                queued;

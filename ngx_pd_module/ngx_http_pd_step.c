@@ -336,18 +336,92 @@ ngx_http_pd_step_room(ngx_http_pd_step_t *step)
 }
 
 
+/*
+ * Nearly every sequence begins so: whose it is, where, one token, short text.
+ * Returns where what is left begins, be it all.
+ */
+
+static ngx_inline u_char *
+ngx_http_pd_step_usual(ngx_http_pd_sequence_t *seq, u_char *p, u_char *last)
+{
+    size_t     len;
+    u_char    *next;
+    uint64_t   number;
+
+    static const u_char  tags[] = {
+        ngx_http_pd_wire_uint(1), ngx_http_pd_wire_uint(2),
+        ngx_http_pd_wire_uint(3), ngx_http_pd_wire_bytes(4),
+        ngx_http_pd_wire_bytes(5)
+    };
+
+    if (p < last && *p == tags[0]) {
+        next = ngx_http_pd_wire_varint(p + 1, last, &number);
+
+        if (next == NULL) {
+            return p;
+        }
+
+        seq->request = number;
+        p = next;
+    }
+
+    if (last - p >= 2 && p[0] == tags[1] && p[1] < 0x80) {
+        seq->attempt = p[1];
+        p += 2;
+    }
+
+    if (p < last && *p == tags[2]) {
+        next = ngx_http_pd_wire_varint(p + 1, last, &number);
+
+        if (next == NULL) {
+            return p;
+        }
+
+        seq->position = (uint32_t) number;
+        p = next;
+    }
+
+    if (last - p >= 2 && p[0] == tags[3] && p[1] <= 3) {
+        len = p[1];
+        next = ngx_http_pd_wire_varint(p + 2, last, &number);
+
+        /* at most three bytes, which are one token */
+
+        if (next == NULL || next != p + 2 + len) {
+            return p;
+        }
+
+        seq->tokens.data = p + 2;
+        seq->tokens.len = len;
+        seq->ntokens = 1;
+        p = next;
+    }
+
+    if (last - p >= 2 && p[0] == tags[4] && p[1] < 0x80
+        && p[1] <= last - p - 2)
+    {
+        seq->text.data = p + 2;
+        seq->text.len = p[1];
+        p += 2 + seq->text.len;
+    }
+
+    return p;
+}
+
+
 ngx_int_t
 ngx_http_pd_step_sequence(ngx_http_pd_sequence_t *seq, u_char *p, size_t len)
 {
     u_char              *last;
     ngx_http_pd_wire_t   wire;
 
-    ngx_memzero(seq, sizeof(ngx_http_pd_sequence_t));
+    ngx_memzero(seq, offsetof(ngx_http_pd_sequence_t, finished));
 
     seq->raw.data = p;
     seq->raw.len = len;
 
     last = p + len;
+    p = ngx_http_pd_step_usual(seq, p, last);
 
     while (p < last) {
         p = ngx_http_pd_wire_field(p, last, &wire);
@@ -453,6 +527,8 @@ ngx_http_pd_step_finished(ngx_http_pd_finished_t *finished, ngx_str_t *in)
 {
     u_char              *p, *last;
     ngx_http_pd_wire_t   wire;
+
+    ngx_memzero(finished, sizeof(ngx_http_pd_finished_t));
 
     last = in->data + in->len;
 

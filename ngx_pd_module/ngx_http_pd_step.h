@@ -60,7 +60,6 @@ typedef struct {
     size_t                       ntokens;
     ngx_str_t                    text;
     ngx_str_t                    reasoning;
-    ngx_http_pd_finished_t       finished;
 
     ngx_str_t                    raw;          /* the whole SequenceStep */
     Pd__V1__SequenceStep        *full;         /* unpacked; NULL: no need */
@@ -69,6 +68,8 @@ typedef struct {
     unsigned                     ended:1;      /* "finished" is there */
     unsigned                     logprobs:1;   /* these are, see "full" */
     unsigned                     tools:1;
+
+    ngx_http_pd_finished_t       finished;     /* last: zeroed if needed */
 } ngx_http_pd_sequence_t;
 
 

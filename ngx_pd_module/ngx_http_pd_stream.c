@@ -19,6 +19,7 @@
 
 
 #include "ngx_http_pd_api.h"
+#include "ngx_http_pd_json.h"
 
 
 #define NGX_HTTP_PD_STREAM_BUFFER  1024
@@ -37,6 +38,8 @@ static ngx_int_t ngx_http_pd_stream_finish(ngx_http_pd_choice_t *choice);
 static ngx_int_t ngx_http_pd_stream_fail(ngx_http_pd_ctx_t *ctx);
 static ngx_int_t ngx_http_pd_stream_pause(ngx_http_pd_ctx_t *ctx);
 
+static ngx_int_t ngx_http_pd_stream_usual(ngx_http_pd_choice_t *choice,
+    ngx_http_pd_delta_t *delta);
 static ngx_int_t ngx_http_pd_stream_append(ngx_http_pd_choice_t *choice,
     ngx_uint_t kind, ngx_str_t *text);
 static ngx_int_t ngx_http_pd_stream_begin(ngx_http_pd_choice_t *choice);
@@ -56,6 +59,18 @@ static ngx_int_t ngx_http_pd_stream_header(ngx_http_request_t *r);
 static ngx_uint_t ngx_http_pd_stream_blocked(ngx_http_request_t *r);
 static ngx_int_t ngx_http_pd_stream_arm(ngx_http_request_t *r);
 static void ngx_http_pd_stream_writable(ngx_http_request_t *r);
+
+
+#define NGX_HTTP_PD_STREAM_END  ",\"logprobs\":null,\"finish_reason\":null}]"
+
+/* how an event with text ends: of a chat, with the promise of usage */
+
+static ngx_str_t  ngx_http_pd_stream_ends[2][2] = {
+    { ngx_string("\"" NGX_HTTP_PD_STREAM_END "}\n\n"),
+      ngx_string("\"" NGX_HTTP_PD_STREAM_END ",\"usage\":null}\n\n") },
+    { ngx_string("\"}" NGX_HTTP_PD_STREAM_END "}\n\n"),
+      ngx_string("\"}" NGX_HTTP_PD_STREAM_END ",\"usage\":null}\n\n") }
+};
 
 
 static const ngx_http_pd_answer_t  ngx_http_pd_stream = {
@@ -92,6 +107,7 @@ static ngx_int_t
 ngx_http_pd_stream_delta(ngx_http_pd_choice_t *choice,
     ngx_http_pd_delta_t *delta)
 {
+    ngx_int_t                rc;
     ngx_http_pd_ctx_t       *ctx;
     ngx_http_request_t      *r;
     ngx_http_pd_stream_t    *stream;
@@ -100,6 +116,12 @@ ngx_http_pd_stream_delta(ngx_http_pd_choice_t *choice,
     ctx = choice->ctx;
     r = ctx->request;
     stream = &ctx->stream;
+
+    rc = ngx_http_pd_stream_usual(choice, delta);
+
+    if (rc != NGX_DECLINED) {
+        return rc;
+    }
 
     if (ngx_http_pd_stream_append(choice, event_reasoning, &delta->reasoning)
         != NGX_OK
@@ -234,6 +256,81 @@ ngx_http_pd_stream_pause(ngx_http_pd_ctx_t *ctx)
 }
 
 
+/*
+ * Nearly every event: plain text for a client that waits for it, written in
+ * one go to a buffer that was used before.  NGX_DECLINED: it is another one.
+ */
+
+static ngx_int_t
+ngx_http_pd_stream_usual(ngx_http_pd_choice_t *choice,
+    ngx_http_pd_delta_t *delta)
+{
+    u_char                *last;
+    size_t                 begin;
+    ngx_int_t              rc;
+    ngx_buf_t             *b;
+    ngx_str_t             *text, *end;
+    ngx_chain_t           *cl;
+    ngx_http_pd_ctx_t     *ctx;
+    ngx_http_request_t    *r;
+    ngx_http_pd_stream_t  *stream;
+
+    ctx = choice->ctx;
+    r = ctx->request;
+    stream = &ctx->stream;
+    text = &delta->text;
+    last = text->data + text->len;
+    cl = stream->free;
+
+    if (stream->out.size || stream->busy || cl == NULL || choice->head.len == 0
+        || delta->reasoning.len || delta->nlogprobs || text->len == 0
+        || !r->header_sent || ngx_http_pd_stream_blocked(r))
+    {
+        return NGX_DECLINED;
+    }
+
+    end = &ngx_http_pd_stream_ends[ctx->openai.surface
+                                   == NGX_HTTP_PD_OPENAI_CHAT]
+                                  [ctx->openai.include_usage];
+
+    b = cl->buf;
+    begin = choice->head.len + choice->open;
+
+    if (begin + text->len + end->len > (size_t) (b->end - b->start)
+        || ngx_http_pd_json_plain(text->data, last) != last)
+    {
+        return NGX_DECLINED;
+    }
+
+    stream->free = cl->next;
+    cl->next = NULL;
+
+    b->pos = b->start;
+    b->last = ngx_cpymem(b->start, choice->head.data, begin);
+    b->last = ngx_cpymem(b->last, text->data, text->len);
+    b->last = ngx_cpymem(b->last, end->data, end->len);
+    b->flush = 1;
+    b->last_buf = 0;
+    b->last_in_chain = 0;
+
+    rc = ngx_http_output_filter(r, cl);
+
+    if (b->pos == b->last) {
+        cl->next = stream->free;
+        stream->free = cl;
+
+    } else {
+        stream->busy = cl;
+    }
+
+    if (rc == NGX_ERROR) {
+        return NGX_ERROR;
+    }
+
+    return stream->busy ? ngx_http_pd_stream_arm(r) : NGX_OK;
+}
+
+
 static ngx_int_t
 ngx_http_pd_stream_append(ngx_http_pd_choice_t *choice, ngx_uint_t kind,
     ngx_str_t *text)
@@ -293,28 +390,28 @@ ngx_http_pd_stream_begin(ngx_http_pd_choice_t *choice)
 static ngx_int_t
 ngx_http_pd_stream_open(ngx_http_pd_choice_t *choice, ngx_uint_t kind)
 {
-    const char            *member;
+    ngx_int_t              rc;
     ngx_http_pd_ctx_t     *ctx;
     ngx_http_pd_stream_t  *stream;
 
     ctx = choice->ctx;
     stream = &ctx->stream;
 
-    if (ctx->openai.surface != NGX_HTTP_PD_OPENAI_CHAT) {
-        member = ",\"text\":\"";
-
-    } else if (kind == event_reasoning) {
-        member = ",\"delta\":{\"reasoning_content\":\"";
-
-    } else {
-        member = ",\"delta\":{\"content\":\"";
-    }
-
     if (ngx_http_pd_stream_begin(choice) != NGX_OK
         || ngx_http_pd_stream_close(ctx) != NGX_OK
-        || ngx_http_pd_stream_head(choice) != NGX_OK
-        || ngx_http_pd_rope_text(&stream->out, member) != NGX_OK)
+        || ngx_http_pd_stream_head(choice) != NGX_OK)
     {
+        return NGX_ERROR;
+    }
+
+    rc = (kind == event_reasoning
+          && ctx->openai.surface == NGX_HTTP_PD_OPENAI_CHAT)
+         ? ngx_http_pd_rope_literal(&stream->out,
+                                    ",\"delta\":{\"reasoning_content\":\"")
+         : ngx_http_pd_rope_append(&stream->out,
+                                   choice->head.data + choice->head.len,
+                                   choice->open);
+    if (rc != NGX_OK) {
         return NGX_ERROR;
     }
 
@@ -353,6 +450,7 @@ ngx_http_pd_stream_close(ngx_http_pd_ctx_t *ctx)
 static ngx_int_t
 ngx_http_pd_stream_compose(ngx_http_pd_choice_t *choice)
 {
+    const char          *member;
     ngx_http_pd_ctx_t   *ctx;
     ngx_http_pd_rope_t   rope;
 
@@ -361,7 +459,11 @@ ngx_http_pd_stream_compose(ngx_http_pd_choice_t *choice)
     ngx_memzero(&rope, sizeof(ngx_http_pd_rope_t));
 
     rope.pool = ctx->request->pool;
-    rope.buffer = ctx->prefix.len + sizeof("{\"index\":999");
+    member = (ctx->openai.surface == NGX_HTTP_PD_OPENAI_CHAT)
+             ? ",\"delta\":{\"content\":\"" : ",\"text\":\"";
+
+    rope.buffer = ctx->prefix.len + sizeof("{\"index\":999")
+                  + ngx_strlen(member);
 
     if (ngx_http_pd_rope_append(&rope, ctx->prefix.data, ctx->prefix.len)
         != NGX_OK
@@ -373,6 +475,12 @@ ngx_http_pd_stream_compose(ngx_http_pd_choice_t *choice)
 
     choice->head.data = rope.first->buf->pos;
     choice->head.len = rope.size;
+
+    if (ngx_http_pd_rope_text(&rope, member) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    choice->open = rope.size - choice->head.len;
 
     return NGX_OK;
 }
@@ -398,11 +506,10 @@ ngx_http_pd_stream_tail(ngx_http_pd_ctx_t *ctx, const char *finish)
     if (finish == NULL && ctx->stream.logprobs.tokens == 0) {
 
         return ctx->openai.include_usage
-               ? ngx_http_pd_rope_literal(out, ",\"logprobs\":null,"
-                                   "\"finish_reason\":null}],"
-                                   "\"usage\":null}\n\n")
-               : ngx_http_pd_rope_literal(out, ",\"logprobs\":null,"
-                                   "\"finish_reason\":null}]}\n\n");
+               ? ngx_http_pd_rope_literal(out, NGX_HTTP_PD_STREAM_END
+                                               ",\"usage\":null}\n\n")
+               : ngx_http_pd_rope_literal(out, NGX_HTTP_PD_STREAM_END
+                                               "}\n\n");
     }
 
     if (ngx_http_pd_logprobs_take(&ctx->stream.logprobs, ctx->openai.surface,
