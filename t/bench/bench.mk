@@ -16,6 +16,10 @@ bench-routers: module $(BUILD)/t/bench/mock_worker $(BUILD)/t/bench/mock_peer
 bench-streams: module $(BUILD)/t/bench/mock_worker
 	@PD_BUILD=$(BUILD) t/bench/streams
 
+.PHONY: bench-cancel
+bench-cancel: module $(BUILD)/t/bench/mock_worker
+	@PD_BUILD=$(BUILD) t/bench/cancel
+
 $(BUILD)/t/bench/mock_worker: $(BUILD)/t/bench/mock_worker.o $(BUILD)/t/link/fake_text.o $(ROOM_LIBS)
 	$(CC) $(PD_LDFLAGS) -o $@ $^ $(PD_LIBS)
 

@@ -9,9 +9,12 @@
  * One thread plays the engine. Between ticks it sleeps on a condition that a submission signals.
  *
  * usage: mock_worker [role=prefill|decode|mixed] [interval=MS (0)] [tokens=N (16)] [instance=NAME (its role)]
+ *                    [hold=placed|first] [tell=1]
  *
- * `tokens` is the length of answers to requests without a max_tokens. Prints "port N" and serves
- * until its input ends. */
+ * `tokens` is the length of answers to requests without a max_tokens. `hold` stops every request
+ * before it is placed, or before its first token, until it is cancelled. Prints "port N", with
+ * `tell` a line "submit NANOSECONDS" or "cancel NANOSECONDS" (CLOCK_MONOTONIC) for each as it comes,
+ * and serves until its input ends. */
 #include <grpc/grpc.h>
 #include <pthread.h>
 #include <signal.h>
@@ -40,6 +43,7 @@ struct pd_engine {
     size_t count, fresh; /* fresh: not yet placed */
     uint64_t interval_ns, tick_ns, step;
     uint32_t tokens;
+    bool hold_placed, hold_first, tell;
     bool stopping;
 };
 
@@ -116,7 +120,7 @@ static size_t step_of(const struct pd_engine *engine, struct sequence *s, bool t
 {
     bool prefill = s->request->route == PD_ROUTE_PREFILL;
 
-    if (!prefill && !tick)
+    if ((!prefill && !tick) || !s->placed || engine->hold_first)
         return 0;
     advance(s, 1, &out[0]);
     if (prefill || engine->interval_ns || s->position == s->length)
@@ -129,7 +133,7 @@ static void one_step(struct pd_engine *engine, bool tick)
 {
     size_t count = 0;
 
-    for (size_t i = 0; i < engine->count && engine->fresh; i++)
+    for (size_t i = 0; i < engine->count && engine->fresh && !engine->hold_placed; i++)
         if (!engine->sequences[i].placed)
             place(engine, &engine->sequences[i]);
     for (size_t i = 0; i < engine->count; i++)
@@ -149,7 +153,7 @@ static void wait_for_work(struct pd_engine *engine)
     struct timespec until = {(time_t)(engine->tick_ns / 1000000000),
                              (long)(engine->tick_ns % 1000000000)};
 
-    if (engine->fresh || engine->stopping)
+    if ((engine->fresh && !engine->hold_placed) || engine->stopping)
         return;
     if (engine->count)
         pthread_cond_timedwait(&engine->changed, &engine->lock, &until);
@@ -179,7 +183,7 @@ static void *run(void *argument)
 }
 
 static struct pd_engine *engine_create(const struct pd_engine_events *events, long interval_ms,
-                                       long tokens)
+                                       long tokens, const char *hold, bool tell)
 {
     struct pd_engine *engine = calloc(1, sizeof(*engine));
     pthread_condattr_t monotonic;
@@ -191,6 +195,9 @@ static struct pd_engine *engine_create(const struct pd_engine_events *events, lo
     engine->events = *events;
     engine->interval_ns = (uint64_t)interval_ms * 1000000;
     engine->tokens = (uint32_t)tokens;
+    engine->hold_placed = !strcmp(hold, "placed");
+    engine->hold_first = !strcmp(hold, "first");
+    engine->tell = tell;
     pthread_mutex_init(&engine->lock, NULL);
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -201,11 +208,20 @@ static struct pd_engine *engine_create(const struct pd_engine_events *events, lo
 
 /* ---- the header's functions --------------------------------------------------------------------- */
 
+static void tell(const struct pd_engine *engine, const char *what)
+{
+    if (engine->tell) {
+        printf("%s %llu\n", what, (unsigned long long)pd_clock_ns());
+        fflush(stdout);
+    }
+}
+
 int pd_engine_submit(struct pd_engine *engine, struct pd_request *request)
 {
     uint32_t length = request->sampling.max_tokens ? request->sampling.max_tokens : engine->tokens;
     int status = PD_FULL;
 
+    tell(engine, "submit");
     pthread_mutex_lock(&engine->lock);
     if (engine->count < SEQUENCES_MAX) {
         engine->sequences[engine->count++] = (struct sequence){
@@ -220,6 +236,7 @@ int pd_engine_submit(struct pd_engine *engine, struct pd_request *request)
 
 void pd_engine_cancel(struct pd_engine *engine, struct pd_attempt id)
 {
+    tell(engine, "cancel");
     pthread_mutex_lock(&engine->lock);
     for (size_t i = 0; i < engine->count; i++) {
         const struct pd_attempt *own = &engine->sequences[i].request->id;
@@ -316,7 +333,8 @@ int main(int argc, char **argv)
     }
     pd_link_engine_events(link, &events);
     engine = engine_create(&events, atol(option(argc, argv, "interval", "0")),
-                           atol(option(argc, argv, "tokens", "16")));
+                           atol(option(argc, argv, "tokens", "16")), option(argc, argv, "hold", ""),
+                           *option(argc, argv, "tell", "") != 0);
     if (pd_link_start(link, &identity, &registration, engine, NULL, &error) != PD_OK) {
         fprintf(stderr, "%s\n", error.text);
         return 1;

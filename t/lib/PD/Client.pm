@@ -8,7 +8,7 @@ use warnings;
 
 use IO::Select;
 use IO::Socket::INET;
-use Socket qw(SHUT_WR);
+use Socket qw(SHUT_WR SOL_SOCKET SO_LINGER);
 use Time::HiRes qw(time sleep);
 
 use constant MSG_MORE => 0x8000;
@@ -172,6 +172,14 @@ sub complete {
     return $self->{last_chunk} if $header =~ /^Transfer-Encoding:/mi;
 
     return $header =~ /^Content-Length:\s*(\d+)/mi && length $body >= $1;
+}
+
+# A reset in place of a FIN.
+sub reset {
+    my ($self) = @_;
+
+    setsockopt($self->{socket}, SOL_SOCKET, SO_LINGER, pack('ii', 1, 0));
+    $self->close;
 }
 
 sub close {

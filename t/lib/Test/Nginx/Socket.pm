@@ -260,6 +260,7 @@ my %step = (
     'client expect'  => sub { $_[1]{$_[2]}->expect(pattern($_[3])) },
     'client finish'  => sub { $_[1]{$_[2]}->finish },
     'client close'   => sub { delete($_[1]{$_[2]})->close; 1 },
+    'client reset'   => sub { delete($_[1]{$_[2]})->reset; 1 },
     'client status'  => sub { $_[1]{$_[2]}->status == $_[3] },
     'client header'  => sub { my ($name, $value) = split /:\s*/, $_[3], 2;
                               ($_[1]{$_[2]}->header // '')
