@@ -65,6 +65,10 @@ class Harm:
         self.moves = {}          # what zones before this one have counted
         self.asked = 0           # requests made here
         self.differ = []         # answers to them that are not what they have to be
+        if NETWORK == "one":
+            # no connection shall be given the port of a worker that is down
+            with open("/proc/sys/net/ipv4/ip_local_reserved_ports", "w") as file:
+                file.write(",".join(str(worker.port) for worker in self.workers.values()))
 
     def do(self, fault, victim):
         return getattr(self, fault)(self.workers.get(victim, victim))

@@ -78,10 +78,12 @@ class Worker:
 
 
 def alive(number):
-    """Whether the process runs: a zombie, which its parent has not asked for, does not."""
+    """Whether the process runs. A zombie, which its parent has not asked for, does not; one whose other threads have
+    not ended yet does: it has its ports still."""
     try:
         with open(f"/proc/{number}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+            fields = file.read().rpartition(")")[2].split()
+        return fields[0] not in "ZX" or int(fields[17]) > 1
     except OSError:
         return False
 
