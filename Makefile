@@ -95,7 +95,7 @@ $(BUILD)/%.o: %.c | $(BUILD)/proto/pd.pb-c.h
 
 $(BUILD)/kernels/cuda/%.cu.o: kernels/cuda/%.cu $(CUDA_HEAD) kernels/kernels.h
 	@mkdir -p $(@D)
-	$(NVCC) $(CUDA_ARCH) -std=c++17 -O3 -I. --Werror all-warnings -c -o $@ $<
+	$(NVCC) $(CUDA_ARCH) -std=c++17 -O3 -I. --Werror all-warnings -Xptxas -v -c -o $@ $< 2>$@.ptxas || { cat $@.ptxas >&2; exit 1; }
 
 # Generated code answers to its generator, not to our warnings.
 $(BUILD)/proto/pd.pb-c.o: $(BUILD)/proto/pd.pb-c.c

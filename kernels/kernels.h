@@ -76,6 +76,7 @@ struct pd_device_options {
     enum pd_precision precision; /* cpu, reference */
     int ordinal;                 /* cuda: which GPU; of a group: rank 0's, the others follow */
     int ranks;                   /* devices of the group; 0 or 1: no group; at most PD_RANKS_MAX */
+    bool deterministic;          /* cuda: a row's bits do not depend on what else is in its step */
     bool eager;        /* cuda: launch every operator by itself, do not replay recorded steps */
     int max_tokens;    /* most tokens in one step */
     int max_seqs;      /* most sequences in one step; also the number of slots */

@@ -127,6 +127,9 @@ static const struct flag flags[] = {
      "or f32, slower and exact; pairs must agree to compute equal bits"},
     {"enforce-eager", NULL, DEVICE, SWITCH, AT(enforce_eager), NULL, "off", 0, 0, NULL,
      "on a GPU, launch every kernel by itself instead of replaying recorded steps"},
+    {"deterministic", NULL, DEVICE, SWITCH, AT(deterministic), NULL, "off", 0, 0, NULL,
+     "on a GPU, compute a token to the same bits whatever else is in its step, as the CPU does: "
+     "slower"},
 
     {"kv-transport", "NAME", TRANSFER, WORD, AT(kv_transport), "auto", NULL, 0, 0, transports,
      "how KV is read from a prefill worker; auto: shm on one host, rdma where both ends have it, "

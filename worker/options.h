@@ -57,6 +57,7 @@ struct pd_options {
     int64_t threads;          /* 0: one per core */
     int matmul_precision;     /* enum pd_precision */
     bool enforce_eager;       /* pd_device_options.eager */
+    bool deterministic;       /* pd_device_options.deterministic */
 
     const char *kv_transport; /* "auto", "shm", "rdma", "tcp" */
     const char *kv_bind, *kv_device;

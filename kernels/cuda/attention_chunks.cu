@@ -122,6 +122,8 @@ PD_DEVICE void attend_segment(const struct pd_cuda_step &step, const struct pd_c
     write_rows<DIM>(a, segment, &own);
 }
 
+PD_BUDGET(attention_chunks, 255, 0, 32);
+
 template <int DIM, bool BF16>
 static PD_GLOBAL attention_chunks(struct pd_cuda_step step, struct pd_cuda_attention a, int rows,
                                   int singles)
@@ -140,7 +142,7 @@ static PD_GLOBAL attention_chunks(struct pd_cuda_step step, struct pd_cuda_atten
         while (segment.next < end && step.sequence[segment.next] == sequence)
             segment.next++;
         segment.position = step.position[segment.first];
-        if (singles || step.length[sequence] > 1)
+        if ((step.length[sequence] == 1) == (singles != 0))
             attend_segment<DIM, BF16>(step, a, segment, (uint16_t *)bytes);
     }
 }
@@ -164,7 +166,7 @@ int pd_cuda_attention_chunks(void *stream, const struct pd_cuda_step *step,
         return -1;
     if (a.rows == 0)
         return 0;
-    /* With single rows a step may be all sequences: one block each, not one after the other. */
+    /* Single rows are all of different sequences: one block each, not one after the other. */
     rows = singles ? 1 : TILE_ROWS / (a.heads / a.pool.kv_heads);
     PD_BY_POOL(a.pool, (launch<DIM, BF16>((pd_stream)stream, *step, a, rows, singles)));
 }

@@ -127,6 +127,8 @@ PD_DEVICE void attend_split(const struct pd_pages &pages, int split, int low, in
     }
 }
 
+PD_BUDGET(attention_decode, 255, 512, 0);
+
 template <int DIM, bool BF16>
 static PD_GLOBAL attention_decode(struct pd_cuda_step step, struct pd_cuda_attention a, int splits,
                                   int workers)
@@ -180,6 +182,8 @@ static PD_GLOBAL attention_decode(struct pd_cuda_step step, struct pd_cuda_atten
 }
 
 /* One block per (sequence, head) of more than one split. */
+PD_BUDGET(merge_splits, 40, 0, 0);
+
 static PD_GLOBAL merge_splits(struct pd_cuda_step step, struct pd_cuda_attention a, int splits)
 {
     const int sequence = PD_BLOCK_X, head = PD_BLOCK_Y, dim = a.pool.head_dim;

@@ -69,6 +69,8 @@ template <int PER_LANE> PD_DEVICE void merge(const struct meeting &meeting, floa
     }
 }
 
+PD_BUDGET(attention_rows, 56, 4128, 0);
+
 template <int PER_LANE>
 static PD_GLOBAL attention_rows(struct pd_cuda_step step, struct pd_cuda_attention a)
 {

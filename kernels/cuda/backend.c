@@ -152,7 +152,8 @@ static void cuda_describe(const struct pd_device *device, struct pd_device_info 
 
     pd_cuda_info(((const struct pd_cuda *)device)->runtime, &on);
     snprintf(info->name, sizeof(info->name), "%s", on.name);
-    snprintf(info->numerics, sizeof(info->numerics), "cuda/1 sm_%d%d", on.major, on.minor);
+    snprintf(info->numerics, sizeof(info->numerics), "cuda/1 sm_%d%d%s", on.major, on.minor,
+             device->options.deterministic ? " deterministic" : "");
     info->threads = 1;
     info->memory_total = on.memory_total;
     info->memory_free = on.memory_free;

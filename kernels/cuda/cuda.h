@@ -83,6 +83,12 @@ enum { PD_CUDA_SMALL = 8 };
 int pd_cuda_matmul_small(void *stream, const struct pd_cuda_matrix *matrix, const float *x,
                          const float *bias, bool accumulate, int tokens, int stride, float *out);
 
+/* out[t][r] = sum_k weight[r][k] x[t][k] (+ out[t][r] where `accumulate`): f16 or bf16 operands, f32
+ * sums on the matrix unit, in an order that depends on cols alone. weight [rows, cols], x [tokens,
+ * cols], without gaps, at multiples of 16 bytes; cols a multiple of 8. */
+int pd_cuda_matmul_fixed(void *stream, bool bf16, const uint16_t *weight, const uint16_t *x,
+                         int rows, int cols, int tokens, bool accumulate, int stride, float *out);
+
 /* Rows first .. first + rows - 1 of a matrix, or of activations (format F32), as f16 or bf16
  * without gaps. f16 ends at its largest value, never at infinity. */
 int pd_cuda_to_half(void *stream, const struct pd_cuda_matrix *matrix, int first, int rows,
@@ -134,8 +140,9 @@ struct pd_cuda_attention {
 int pd_cuda_attention_rows(void *stream, const struct pd_cuda_step *step,
                            const struct pd_cuda_attention *arguments);
 
-/* Pools of F16 and BF16, heads / kv_heads up to PD_CUDA_GROUP: rows of sequences that have several
- * in this step; `singles`: all rows. */
+/* Pools of F16 and BF16, heads / kv_heads up to PD_CUDA_GROUP: the rows of sequences that have
+ * several in this step, or, with `singles`, of those that have one. A row's bits do not depend on
+ * which. */
 int pd_cuda_attention_chunks(void *stream, const struct pd_cuda_step *step,
                              const struct pd_cuda_attention *arguments, bool singles);
 

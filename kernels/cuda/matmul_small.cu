@@ -1,66 +1,108 @@
 /* Matrix times a few vectors: what a decode step of up to eight sequences is made of.
  *
- * One warp per row of the matrix: its lanes take eight columns each, 256 at a time, for every token
- * at once, so that a weight is read and unpacked once. The floor is the matrix's bytes over the
- * bandwidth; activations come out of the caches. Lanes add up by exclusive-or shuffles: the order
- * of a sum depends on the columns alone, not on how many tokens there are. */
+ * One warp for ROWS rows of the matrix: its lanes take eight columns each, 256 at a time, for every
+ * row and token at once. A weight is read once, and unpacked in registers; a value of x, which comes
+ * out of the caches, serves all rows of the warp. What hides the memory's latency is how much is
+ * asked for before the first answer is needed: UNROLL runs of columns of ROWS rows.
+ *
+ *     lane        0       1      ...  31     |  0 ...           x  [token]  the same columns
+ *     columns     0-7     8-15        248-255|  256-263 ...
+ *     rows        ROWS neighbours
+ *
+ * The floor is the matrix's bytes over the bandwidth. Lanes add up by exclusive-or shuffles: the
+ * order of a sum depends on the columns alone, not on how many tokens there are or which shape of
+ * the kernel they get. */
 
 #include "kernels/cuda/matrix.cuh"
 
 enum { WARPS = 4, THREADS = WARPS * PD_WARP, STRIDE = 8 * PD_WARP };
 
+/* Of M tokens: fewer rows at a time where each needs more sums, more runs where a row has little to
+ * ask for. */
+template <int M> struct tuning {
+    static constexpr int ROWS = M <= 2 ? 2 : 4, UNROLL = M <= 2 ? 4 : 1;
+};
+
+/* Columns col .. col + 7 of all rows and tokens. Past the last row or token the last one is computed
+ * once more, and not stored. */
+template <enum pd_cuda_format FORMAT, int M>
+PD_DEVICE void add_run(const struct pd_cuda_matrix &matrix, const float *x, int tokens, int row,
+                       int col, float sum[M][tuning<M>::ROWS])
+{
+    constexpr int ROWS = tuning<M>::ROWS;
+    const struct pd_cuda_matrix values = {x, NULL, PD_CUDA_F32, tokens, matrix.cols};
+    float weight[ROWS][8];
+
+    for (int r = 0; r < ROWS; r++)
+        pd_unpack8<FORMAT>(matrix, row + r < matrix.rows ? row + r : matrix.rows - 1, col,
+                           weight[r]);
+    for (int t = 0; t < M; t++) {
+        float from[8];
+
+        pd_unpack8<PD_CUDA_F32>(values, t < tokens ? t : tokens - 1, col, from);
+        for (int r = 0; r < ROWS; r++)
+            for (int i = 0; i < 8; i++)
+                sum[t][r] += weight[r][i] * from[i];
+    }
+}
+
+PD_BUDGET(matmul_small, 168, 0, 0);
+
 template <enum pd_cuda_format FORMAT, int M>
 static PD_GLOBAL matmul_small(struct pd_cuda_matrix matrix, const float *x, const float *bias,
                               int accumulate, int tokens, int stride, float *out)
 {
-    const int row = PD_BLOCK_X * WARPS + PD_THREAD / PD_WARP, lane = PD_THREAD % PD_WARP;
-    float sum[M];
+    constexpr int ROWS = tuning<M>::ROWS;
+    const int row = (PD_BLOCK_X * WARPS + PD_THREAD / PD_WARP) * ROWS, lane = PD_THREAD % PD_WARP;
+    float sum[M][ROWS];
 
     if (row >= matrix.rows)
         return;
     for (int t = 0; t < M; t++)
-        sum[t] = 0;
-    for (int col = 8 * lane; col < matrix.cols; col += STRIDE) {
-        float weight[8];
+        for (int r = 0; r < ROWS; r++)
+            sum[t][r] = 0;
+    PD_UNROLL(tuning<M>::UNROLL)
+    for (int col = 8 * lane; col < matrix.cols; col += STRIDE)
+        add_run<FORMAT, M>(matrix, x, tokens, row, col, sum);
+    for (int t = 0; t < M; t++) {
+        for (int r = 0; r < ROWS; r++) {
+            float value = pd_warp_sum(sum[t][r]);
+            float *to = out + (size_t)t * (size_t)stride + (row + r);
 
-        pd_unpack8<FORMAT>(matrix, row, col, weight);
-        for (int t = 0; t < M; t++) {
-            /* Past the last token the last one is computed once more, and not stored. */
-            const float *from = x + (size_t)(t < tokens ? t : tokens - 1) * (size_t)matrix.cols;
-
-            for (int i = 0; i < 8; i++)
-                sum[t] += weight[i] * from[col + i];
+            if (lane != 0 || t >= tokens || row + r >= matrix.rows)
+                continue;
+            if (bias != NULL)
+                value += bias[row + r];
+            *to = accumulate ? *to + value : value;
         }
     }
-    for (int t = 0; t < M; t++) {
-        float value = pd_warp_sum(sum[t]);
-        float *to = out + (size_t)t * (size_t)stride + row;
+}
 
-        if (lane != 0 || t >= tokens)
-            continue;
-        if (bias != NULL)
-            value += bias[row];
-        *to = accumulate ? *to + value : value;
-    }
+template <enum pd_cuda_format FORMAT, int M>
+static int launch_for(pd_stream stream, const struct pd_cuda_matrix &matrix, const float *x,
+                      const float *bias, int accumulate, int tokens, int stride, float *out)
+{
+    const int rows = WARPS * tuning<M>::ROWS;
+
+    return PD_LAUNCH((matmul_small<FORMAT, M>), (matrix.rows + rows - 1) / rows, 1, THREADS, stream,
+                     matrix, x, bias, accumulate, tokens, stride, out);
 }
 
 template <enum pd_cuda_format FORMAT>
 static int launch(pd_stream stream, const struct pd_cuda_matrix &matrix, const float *x,
                   const float *bias, int accumulate, int tokens, int stride, float *out)
 {
-    int blocks = (matrix.rows + WARPS - 1) / WARPS;
-
-    if (tokens == 1)
-        return PD_LAUNCH((matmul_small<FORMAT, 1>), blocks, 1, THREADS, stream, matrix, x, bias,
-                         accumulate, tokens, stride, out);
-    if (tokens == 2)
-        return PD_LAUNCH((matmul_small<FORMAT, 2>), blocks, 1, THREADS, stream, matrix, x, bias,
-                         accumulate, tokens, stride, out);
-    if (tokens <= 4)
-        return PD_LAUNCH((matmul_small<FORMAT, 4>), blocks, 1, THREADS, stream, matrix, x, bias,
-                         accumulate, tokens, stride, out);
-    return PD_LAUNCH((matmul_small<FORMAT, 8>), blocks, 1, THREADS, stream, matrix, x, bias,
-                     accumulate, tokens, stride, out);
+    switch (tokens) {
+    case 1:
+        return launch_for<FORMAT, 1>(stream, matrix, x, bias, accumulate, tokens, stride, out);
+    case 2:
+        return launch_for<FORMAT, 2>(stream, matrix, x, bias, accumulate, tokens, stride, out);
+    case 3:
+    case 4:
+        return launch_for<FORMAT, 4>(stream, matrix, x, bias, accumulate, tokens, stride, out);
+    default:
+        return launch_for<FORMAT, 8>(stream, matrix, x, bias, accumulate, tokens, stride, out);
+    }
 }
 
 int pd_cuda_matmul_small(void *stream, const struct pd_cuda_matrix *matrix, const float *x,

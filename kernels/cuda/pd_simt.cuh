@@ -27,6 +27,12 @@ enum { PD_WARP = 32 };
 /* Bytes of shared memory that every GPU from sm_80 on gives to one block. */
 enum { PD_SHARED_MOST = 99 * 1024 };
 
+/* Beside a kernel: the most registers of a thread, bytes of static shared memory of a block and bytes
+ * of a thread's stack that ptxas may give it, over all its instances and architectures. t/simt/budgets
+ * reads it. */
+#define PD_BUDGET(kernel, registers, shared, stack)                                                \
+    static_assert((registers) <= 255, "what a thread can have")
+
 #ifdef PD_SIMT_HOST
 
 #include "t/simt/simt.h"
@@ -46,10 +52,15 @@ enum { PD_SHARED_MOST = 99 * 1024 };
 /* The block's bytes that PD_LAUNCH_SHARED asked for, aligned to 16, not initialised. */
 #define PD_SHARED_BYTES(name)        extern __shared__ __align__(16) char name[]
 
-#define PD_THREAD  ((int)threadIdx.x)
-#define PD_THREADS ((int)blockDim.x)
-#define PD_BLOCK_X ((int)blockIdx.x)
-#define PD_BLOCK_Y ((int)blockIdx.y)
+#define PD_THREAD        ((int)threadIdx.x)
+#define PD_THREADS       ((int)blockDim.x)
+#define PD_BLOCK_X       ((int)blockIdx.x)
+#define PD_BLOCK_Y       ((int)blockIdx.y)
+
+/* Before a loop: so many rounds at once; all of them, which keeps arrays in registers. */
+#define PD_PRAGMA(text)  _Pragma(#text)
+#define PD_UNROLL(count) PD_PRAGMA(unroll count)
+#define PD_UNROLL_ALL    PD_PRAGMA(unroll)
 
 typedef cudaStream_t pd_stream;
 

@@ -4,7 +4,8 @@
  * More tokens go through the matrix unit: activations become f16 or bf16 once per product,
  * quantised weights piece by piece in a scratch tile, so that no second copy of the model is
  * needed. f32 weights, of which no model has many, stay f32: the small kernel takes their tokens by
- * eights.
+ * eights. A deterministic device takes the second way for every number of tokens, with a product of
+ * its own in the library's place.
  *
  *     matmul   for each part of the weight:  small(part, x) | half(x), half(part tile) -> gemm
  *              then bias, then SwiGLU out of a scratch tensor, where asked
@@ -76,13 +77,14 @@ static size_t matrix_bytes(const struct pd_cuda_matrix *matrix)
     return bytes < TILE_BYTES ? bytes : larger(TILE_BYTES, row);
 }
 
-static void measure_matmul(const struct pd_op *op, size_t rows, struct sizes *sizes)
+static void measure_matmul(const struct pd_device *device, const struct pd_op *op, size_t rows,
+                           struct sizes *sizes)
 {
     const struct pd_cuda_weight *weight = weight_of(op->weight);
 
     if (op->epilogue == PD_EPILOGUE_SWIGLU)
         sizes->gate_up = larger(sizes->gate_up, rows * (size_t)op->weight->rows * sizeof(float));
-    if (rows <= PD_CUDA_SMALL)
+    if (rows <= PD_CUDA_SMALL && !device->options.deterministic)
         return;
     sizes->half_x = larger(sizes->half_x, rows * (size_t)op->weight->cols * sizeof(uint16_t));
     for (int i = 0; i < weight->parts; i++)
@@ -125,7 +127,7 @@ static int look_at(struct pd_graph *graph, const struct pd_op *op, struct sizes 
     case PD_OP_MATMUL:
         if (weight_of(op->weight)->parts == 0)
             return pd_device_fail(device, PD_KERNEL_UNSUPPORTED, "matmul: a weight of one column");
-        measure_matmul(op, rows, sizes);
+        measure_matmul(device, op, rows, sizes);
         break;
     case PD_OP_ATTENTION:
         return measure_attention(device, op, sizes);
@@ -244,6 +246,23 @@ static int small_part(const struct run *run, const struct pd_cuda_matrix *part, 
     return error;
 }
 
+static bool deterministic(const struct run *run)
+{
+    return run->cuda->device.options.deterministic;
+}
+
+/* The library is quicker, but its order depends on the number of tokens. */
+static int multiply(const struct run *run, const struct pd_cuda_matrix *part, bool bf16,
+                    const uint16_t *weight, int rows, int tokens, bool accumulate, int stride,
+                    float *out)
+{
+    if (deterministic(run))
+        return pd_cuda_matmul_fixed(run->stream, bf16, weight, run->plan->half_x, rows, part->cols,
+                                    tokens, accumulate, stride, out);
+    return pd_cuda_gemm(run->cuda->runtime, bf16, weight, run->plan->half_x, rows, part->cols,
+                        tokens, accumulate, stride, out);
+}
+
 /* A part that the matrix unit cannot read where it lies is turned a tile of rows at a time. */
 static int tiles_of(const struct run *run, const struct pd_cuda_matrix *part, int tokens,
                     bool accumulate, int stride, float *out)
@@ -257,9 +276,8 @@ static int tiles_of(const struct run *run, const struct pd_cuda_matrix *part, in
         error =
             pd_cuda_to_half(run->stream, part, first, rows, PD_CUDA_F16, run->plan->half_weight);
         if (error == 0)
-            error =
-                pd_cuda_gemm(run->cuda->runtime, false, run->plan->half_weight, run->plan->half_x,
-                             rows, part->cols, tokens, accumulate, stride, out + first);
+            error = multiply(run, part, false, run->plan->half_weight, rows, tokens, accumulate,
+                             stride, out + first);
     }
     return error;
 }
@@ -270,9 +288,8 @@ static int large_part(const struct run *run, const struct pd_cuda_matrix *part, 
     int error;
 
     if (part->format == half_of(part))
-        error = pd_cuda_gemm(run->cuda->runtime, part->format == PD_CUDA_BF16, part->values,
-                             run->plan->half_x, part->rows, part->cols, tokens, accumulate, stride,
-                             out);
+        error = multiply(run, part, part->format == PD_CUDA_BF16, part->values, part->rows, tokens,
+                         accumulate, stride, out);
     else
         error = tiles_of(run, part, tokens, accumulate, stride, out);
     if (error == 0 && bias != NULL)
@@ -294,7 +311,7 @@ static int product(const struct run *run, const struct pd_op *op, int tokens, bo
         const struct pd_cuda_matrix *part = &weight->part[i];
         const float *own = bias != NULL ? bias + row : NULL;
 
-        if (tokens <= PD_CUDA_SMALL || part->format == PD_CUDA_F32) {
+        if (part->format == PD_CUDA_F32 || (tokens <= PD_CUDA_SMALL && !deterministic(run))) {
             error = small_part(run, part, x, own, tokens, accumulate, stride, out + row);
             continue;
         }
@@ -356,8 +373,8 @@ static int run_rope_store(const struct run *run, const struct pd_op *op, int row
     return pd_cuda_rope_store(run->stream, &run->cuda->step, &arguments);
 }
 
-/* Sequences with one row and those with several have kernels of their own; a step that only decodes
- * has none of the second kind. */
+/* Sequences with one row and those with several have kernels of their own, unless both must give the
+ * same bits; a step that only decodes has none of the second kind. */
 static int run_attention(const struct run *run, const struct pd_op *op, int rows)
 {
     const struct pd_cuda_step *step = &run->cuda->step;
@@ -377,7 +394,10 @@ static int run_attention(const struct run *run, const struct pd_op *op, int rows
 
     if (op->pool.type == PD_F32)
         return pd_cuda_attention_rows(run->stream, step, &arguments);
-    error = pd_cuda_attention_decode(run->stream, step, &arguments, rows < most ? rows : most);
+    if (run->cuda->device.options.deterministic)
+        error = pd_cuda_attention_chunks(run->stream, step, &arguments, true);
+    else
+        error = pd_cuda_attention_decode(run->stream, step, &arguments, rows < most ? rows : most);
     if (error == 0 && !run->decoding)
         error = pd_cuda_attention_chunks(run->stream, step, &arguments, false);
     return error;

@@ -9,6 +9,8 @@
 
 enum { THREADS = 256, WARPS = THREADS / PD_WARP };
 
+PD_BUDGET(rmsnorm, 32, 32, 0);
+
 static PD_GLOBAL rmsnorm(const float *x, const float *weight, float eps, int cols, float *out)
 {
     PD_SHARED(float, partial, WARPS);

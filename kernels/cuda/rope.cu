@@ -10,6 +10,8 @@
 
 enum { WARPS = 4, THREADS = WARPS * PD_WARP };
 
+PD_BUDGET(rope_angles, 32, 0, 32);
+
 static PD_GLOBAL rope_angles(struct pd_cuda_step step, const float *inverse_frequency, float factor,
                              int dim, float *table)
 {
@@ -84,6 +86,8 @@ PD_DEVICE void store(const struct pd_cuda_pool &pool, int layer, int head, int v
                 pool.type == PD_CUDA_F16 ? pd_to_f16(values[i]) : pd_to_bf16(values[i]);
     }
 }
+
+PD_BUDGET(rope_store, 56, 0, 0);
 
 static PD_GLOBAL rope_store(struct pd_cuda_step step, struct pd_cuda_rope_store a)
 {

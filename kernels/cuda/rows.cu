@@ -7,6 +7,8 @@ enum { THREADS = 256 };
 
 /* ---- embedding: one block per token ---------------------------------------------------------- */
 
+PD_BUDGET(embed, 40, 0, 0);
+
 template <enum pd_cuda_format FORMAT>
 static PD_GLOBAL embed(struct pd_cuda_step step, struct pd_cuda_matrix matrix, float *out)
 {
@@ -45,6 +47,8 @@ int pd_cuda_embed(void *stream, const struct pd_cuda_step *step,
 
 /* ---- gather: one block per sample ------------------------------------------------------------ */
 
+PD_BUDGET(gather, 40, 0, 0);
+
 static PD_GLOBAL gather(struct pd_cuda_step step, const float *x, int cols, float *out)
 {
     const int row = PD_BLOCK_X;
@@ -69,6 +73,8 @@ int pd_cuda_gather(void *stream, const struct pd_cuda_step *step, const float *x
 
 /* ---- SwiGLU and bias: one block per run of THREADS columns of a row -------------------------- */
 
+PD_BUDGET(swiglu, 40, 0, 0);
+
 static PD_GLOBAL swiglu(const float *in, int cols, float *out)
 {
     const int i = PD_BLOCK_Y * THREADS + PD_THREAD;
@@ -89,6 +95,8 @@ int pd_cuda_swiglu(void *stream, const float *in, int rows, int cols, float *out
                      cols, out);
 }
 
+PD_BUDGET(add_bias, 40, 0, 0);
+
 static PD_GLOBAL add_bias(const float *bias, int cols, int stride, float *out)
 {
     const int i = PD_BLOCK_Y * THREADS + PD_THREAD;
@@ -108,6 +116,8 @@ int pd_cuda_add_bias(void *stream, const float *bias, int rows, int cols, int st
 }
 
 /* ---- progress -------------------------------------------------------------------------------- */
+
+PD_BUDGET(publish, 40, 0, 0);
 
 static PD_GLOBAL publish(struct pd_cuda_step step, int layers, uint64_t *progress)
 {

@@ -403,6 +403,8 @@ PD_DEVICE void log_probabilities(const struct board &board, const struct pd_cuda
     }
 }
 
+PD_BUDGET(sample, 64, 10264, 0);
+
 static PD_GLOBAL sample(struct pd_cuda_step step, const float *logits, uint32_t *scratch)
 {
     PD_SHARED(uint64_t, bins, BINS);

@@ -12,6 +12,8 @@ PD_DEVICE float within_f16(float value)
     return value > 65504.0f ? 65504.0f : value < -65504.0f ? -65504.0f : value;
 }
 
+PD_BUDGET(to_half, 40, 0, 0);
+
 template <enum pd_cuda_format FORMAT, enum pd_cuda_format HALF>
 static PD_GLOBAL to_half(struct pd_cuda_matrix matrix, int first, uint16_t *out)
 {

@@ -39,6 +39,9 @@
 
 #define PD_SHARED_BYTES(name) char *name = pd_simt::shared_bytes()
 
+#define PD_UNROLL(count)
+#define PD_UNROLL_ALL
+
 typedef uintptr_t pd_stream; /* the seed of the launch */
 
 #define PD_LAUNCH(kernel, x, y, threads, stream, ...)                                              \

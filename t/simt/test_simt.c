@@ -345,7 +345,7 @@ static void test_replay_gives_the_tokens_of_direct_launches(void **state)
     pd_small_close(&model);
     pd_small_open_answers(&model, &answering, false);
     generate(&model, tokens);
-    assert_int_equal(*pd_device_progress(model.rig.device), ANSWER_STEPS << 16 | PD_MODEL_LAYERS);
+    assert_int_equal(pd_device_progress(model.rig.device), ANSWER_STEPS << 16 | PD_MODEL_LAYERS);
     pd_small_close(&model);
     assert_memory_equal(tokens, expected, sizeof(tokens));
     /* 6 steps bring a prompt; 1, 2, 4 and 8 rows run once before they are recorded. */
