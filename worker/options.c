@@ -145,8 +145,7 @@ static const struct flag flags[] = {
     {"kv-busy-poll", NULL, TRANSFER, SWITCH, AT(kv_busy_poll), "false", "off", 0, 0, NULL,
      "spend a core on RDMA completions while reads are in flight, to hear of them sooner"},
     {"kv-checksum", NULL, TRANSFER, SWITCH, AT(kv_checksum), "false", "off", 0, 0, NULL,
-     "trust KV from a prefill worker only with its checksum (XXH3 of every block); costs both ends "
-     "see its README"},
+     "trust KV from a prefill worker only with its checksum of every block (XXH3)"},
 
     {"kv-tls", NULL, TRANSFER, SWITCH, AT(kv_tls), "false", "off", 0, 0, NULL,
      "encrypt KV data connections over tcp with --tls-cert, --tls-key and --tls-ca; on both ends, "
