@@ -137,6 +137,12 @@ struct pd_backend {
     void (*buffer_release)(struct pd_buffer *buffer);
 
     /* Any thread. The result's common fields are filled by the caller. */
+    /* For weights in places that they are given; NULL: there are none. */
+    size_t (*weight_bytes)(struct pd_device *device, enum pd_weight_layout layout, int cols,
+                           const struct pd_weight_source *sources, int count);
+    int (*weight_create_in)(struct pd_device *device, enum pd_weight_layout layout, int cols,
+                            const struct pd_weight_source *sources, int count,
+                            struct pd_weight_place place, struct pd_weight **weight);
     int (*weight_create)(struct pd_device *device, enum pd_weight_layout layout, int cols,
                          const struct pd_weight_source *sources, int count, bool embedding,
                          struct pd_weight **weight);

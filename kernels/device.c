@@ -306,9 +306,9 @@ static int check_sources(struct pd_device *device, enum pd_weight_layout layout,
     return PD_KERNEL_OK;
 }
 
-int pd_weight_create(struct pd_device *device, enum pd_weight_layout layout, int cols,
-                     const struct pd_weight_source *sources, int count, bool embedding,
-                     struct pd_weight **weight)
+static int create_weight(struct pd_device *device, enum pd_weight_layout layout, int cols,
+                         const struct pd_weight_source *sources, int count, bool embedding,
+                         const struct pd_weight_place *place, struct pd_weight **weight)
 {
     int rows, status;
 
@@ -316,8 +316,10 @@ int pd_weight_create(struct pd_device *device, enum pd_weight_layout layout, int
     status = check_sources(device, layout, cols, sources, count, &rows);
     if (status != PD_KERNEL_OK)
         return status;
-    status =
-        device->backend->weight_create(device, layout, cols, sources, count, embedding, weight);
+    status = place != NULL ? device->backend->weight_create_in(device, layout, cols, sources, count,
+                                                               *place, weight)
+                           : device->backend->weight_create(device, layout, cols, sources, count,
+                                                            embedding, weight);
     if (status != PD_KERNEL_OK)
         return status;
     (*weight)->layout = layout;
@@ -326,6 +328,35 @@ int pd_weight_create(struct pd_device *device, enum pd_weight_layout layout, int
     (*weight)->embedding = embedding;
     pd_object_attach(device, &(*weight)->object, release_weight);
     return PD_KERNEL_OK;
+}
+
+int pd_weight_create(struct pd_device *device, enum pd_weight_layout layout, int cols,
+                     const struct pd_weight_source *sources, int count, bool embedding,
+                     struct pd_weight **weight)
+{
+    return create_weight(device, layout, cols, sources, count, embedding, NULL, weight);
+}
+
+size_t pd_weight_bytes(struct pd_device *device, enum pd_weight_layout layout, int cols,
+                       const struct pd_weight_source *sources, int count)
+{
+    int rows;
+
+    if (device->backend->weight_bytes == NULL ||
+        check_sources(device, layout, cols, sources, count, &rows) != PD_KERNEL_OK)
+        return 0;
+    return device->backend->weight_bytes(device, layout, cols, sources, count);
+}
+
+int pd_weight_create_in(struct pd_device *device, enum pd_weight_layout layout, int cols,
+                        const struct pd_weight_source *sources, int count, bool embedding,
+                        struct pd_weight_place place, struct pd_weight **weight)
+{
+    *weight = NULL;
+    if (place.memory == NULL || pd_weight_bytes(device, layout, cols, sources, count) == 0)
+        return pd_device_fail(device, PD_KERNEL_INVALID,
+                              "a weight that takes no place was given one");
+    return create_weight(device, layout, cols, sources, count, embedding, &place, weight);
 }
 
 void pd_weight_destroy(struct pd_weight *weight)

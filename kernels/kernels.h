@@ -88,6 +88,7 @@ struct pd_device_options {
 struct pd_device_info {
     char name[96];     /* for people */
     char numerics[96]; /* equal strings compute equal bits */
+    char packing[32];  /* what weights are in the places they are given; "": none can be given */
     int threads;
     /* A group computes the bits of one device wherever the slices of pd_op_matmul_reduce divide
      * among its ranks. */
@@ -216,6 +217,21 @@ enum pd_weight_layout {
 int pd_weight_create(struct pd_device *device, enum pd_weight_layout layout, int cols,
                      const struct pd_weight_source *sources, int count, bool embedding,
                      struct pd_weight **weight);
+
+/* Memory for one weight that the caller has, and keeps until the weight is gone: 64-byte aligned, and
+ * readable for 64 bytes past its end. */
+struct pd_weight_place {
+    void *memory;
+    bool
+        filled; /* it has been made of equal sources already, with equal info.packing: it is only read */
+};
+
+/* How many bytes such a weight takes where it is given a place; 0: no place can be given to it. */
+size_t pd_weight_bytes(struct pd_device *device, enum pd_weight_layout layout, int cols,
+                       const struct pd_weight_source *sources, int count);
+int pd_weight_create_in(struct pd_device *device, enum pd_weight_layout layout, int cols,
+                        const struct pd_weight_source *sources, int count, bool embedding,
+                        struct pd_weight_place place, struct pd_weight **weight);
 void pd_weight_destroy(struct pd_weight *weight);
 
 /* ---- KV pool --------------------------------------------------------------------------------- */

@@ -79,6 +79,9 @@ static const struct flag flags[] = {
      "dummy: no weights are read; random ones of the shape in --model's config.json are made"},
     {"seed", "N", MODEL, NUMBER, AT(seed), "0", NULL, 0, INT64_MAX, NULL,
      "of the weights of --load-format dummy: the same number makes the same weights everywhere"},
+    {"weight-cache", "DIR", MODEL, TEXT, AT(weight_cache), NULL, "none", 0, 4095, NULL,
+     "share repacked weights with the host's other workers through files in DIR, best under "
+     "/dev/shm; the CPU's only"},
     {"served-model-name", "NAME", MODEL, TEXT, AT(served_model_name), NULL, "--model as given", 0,
      256, NULL, "name that requests use for the model"},
     {"max-model-len", "TOKENS", MODEL, NUMBER, AT(max_model_len), NULL,

@@ -38,8 +38,9 @@ struct pd_options {
     const char *dispatcher_token_file;
 
     const char *model, *served_model_name;
-    const char *load_format; /* "auto", "dummy" */
-    int64_t seed;            /* of dummy weights */
+    const char *load_format;  /* "auto", "dummy" */
+    const char *weight_cache; /* folder; "": none */
+    int64_t seed;             /* of dummy weights */
     int64_t tensor_parallel_size;
     int64_t max_model_len; /* 0: as long as the model and the KV memory allow */
 
@@ -66,9 +67,9 @@ struct pd_options {
 
     const char *tls_cert, *tls_key, *tls_ca;
 
-    int64_t drain_timeout; /* seconds */
+    int64_t drain_timeout;   /* seconds */
     int64_t request_timeout; /* seconds */
-    int log_level;         /* enum pd_log_level */
+    int log_level;           /* enum pd_log_level */
     bool check, help, version;
 };
 

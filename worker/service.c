@@ -159,6 +159,7 @@ static int load_model(struct pd_service *service, void (*poll)(void), struct pd_
         .max_seqs = (int)service->options->max_num_seqs,
         .pool = service->pools,
         .threads = threads ? threads : usable_cores(),
+        .weight_cache = service->options->weight_cache,
         .progress = say_progress,
         .context = &progress,
     };

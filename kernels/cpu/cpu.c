@@ -167,6 +167,7 @@ static void cpu_describe(const struct pd_device *device, struct pd_device_info *
     snprintf(info->name, sizeof(info->name), "cpu, %s, %d threads", cpu->isa, cpu->host.threads);
     snprintf(info->numerics, sizeof(info->numerics), "cpu/2 %s %s split=%d",
              cpu->integer != NULL ? "int12" : "f32", cpu->path->numerics, PD_CPU_SPLIT);
+    snprintf(info->packing, sizeof(info->packing), "%s", PD_CPU_PACKING);
     info->threads = cpu->host.threads;
     info->ranks_are_exact = true;
     pd_host_memory(info);
@@ -178,7 +179,22 @@ static int cpu_weight_create(struct pd_device *device, enum pd_weight_layout lay
 {
     (void)embedding; /* every form can be read back by rows */
     return pd_cpu_weight_create(device, ((struct pd_cpu *)device)->arena, layout, cols, sources,
-                                count, weight);
+                                count, NULL, weight);
+}
+
+static int cpu_weight_create_in(struct pd_device *device, enum pd_weight_layout layout, int cols,
+                                const struct pd_weight_source *sources, int count,
+                                struct pd_weight_place place, struct pd_weight **weight)
+{
+    return pd_cpu_weight_create(device, ((struct pd_cpu *)device)->arena, layout, cols, sources,
+                                count, &place, weight);
+}
+
+static size_t cpu_weight_bytes(struct pd_device *device, enum pd_weight_layout layout, int cols,
+                               const struct pd_weight_source *sources, int count)
+{
+    (void)device;
+    return pd_cpu_weight_bytes(layout, cols, sources, count);
 }
 
 /* ---- graphs ---------------------------------------------------------------------------------- */
@@ -284,6 +300,8 @@ const struct pd_backend pd_backend_cpu = {
     .buffer_allocate = pd_host_buffer_allocate,
     .buffer_release = pd_host_buffer_release,
     .weight_create = cpu_weight_create,
+    .weight_create_in = cpu_weight_create_in,
+    .weight_bytes = cpu_weight_bytes,
     .weight_release = pd_cpu_weight_release,
     .graph_prepare = cpu_graph_prepare,
     .graph_release = cpu_graph_release,

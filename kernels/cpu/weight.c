@@ -222,10 +222,11 @@ static void put_gate_up(const struct pd_cpu_segment *segment, int cols,
 
 /* ---- creation -------------------------------------------------------------------------------- */
 
-static bool add_segment(struct pd_cpu_weight *own, int cols, enum pd_form form, int rows,
+static void add_segment(struct pd_cpu_weight *own, int cols, enum pd_form form, int rows,
                         int panel_rows, bool minimums)
 {
     struct pd_cpu_segment *segment = &own->segments[own->count];
+    size_t bytes;
 
     segment->form = form;
     segment->rows = rows;
@@ -235,30 +236,55 @@ static bool add_segment(struct pd_cpu_weight *own, int cols, enum pd_form form, 
                                            : 0;
     segment->panels = (rows + panel_rows - 1) / panel_rows;
     segment->panel_bytes = (size_t)blocks_of(cols) * pd_form_bytes(form);
-    segment->data =
-        pd_weight_arena_take(own->arena, (size_t)segment->panels * segment->panel_bytes);
-    if (segment->data == NULL)
-        return false;
+    bytes = (size_t)segment->panels * segment->panel_bytes;
     own->count++;
     own->panels += segment->panels;
+    own->bytes += (bytes + 63) / 64 * 64;
     own->minimums = own->minimums || minimums;
     own->quantized = own->quantized || pd_form_quantized(form);
     own->plain = own->plain || !pd_form_quantized(form);
-    return true;
 }
 
-static bool fill_rows(struct pd_cpu_weight *own, int cols, const struct pd_weight_source *sources,
-                      int count)
+static bool has_minimums(enum pd_form form)
 {
+    return form == PD_FORM_N4 || form == PD_FORM_N4F;
+}
+
+/* What gate and up together become. */
+static enum pd_form form_of_both(const struct pd_weight_source *sources, int cols)
+{
+    enum pd_form form = choose_form(&sources[0], cols);
+
+    if (sources[0].type != sources[1].type)
+        return PD_FORM_F32;
+    /* Of two Q4_0, one may not fit the narrow form. */
+    return form == choose_form(&sources[1], cols) ? form : PD_FORM_N4F;
+}
+
+static void plan_segments(struct pd_cpu_weight *own, enum pd_weight_layout layout, int cols,
+                          const struct pd_weight_source *sources, int count)
+{
+    if (layout == PD_WEIGHT_GATE_UP) {
+        enum pd_form form = form_of_both(sources, cols);
+
+        add_segment(own, cols, form, sources[0].rows, TILE, has_minimums(form));
+        return;
+    }
     for (int i = 0; i < count; i++) {
         enum pd_form form = choose_form(&sources[i], cols);
 
-        if (!add_segment(own, cols, form, sources[i].rows, PANEL,
-                         form == PD_FORM_N4 || form == PD_FORM_N4F))
-            return false;
-        put_rows(&own->segments[i], cols, &sources[i]);
+        add_segment(own, cols, form, sources[i].rows, PANEL, has_minimums(form));
     }
-    return true;
+}
+
+static void place_segments(struct pd_cpu_weight *own, uint8_t *memory)
+{
+    for (int i = 0; i < own->count; i++) {
+        struct pd_cpu_segment *segment = &own->segments[i];
+
+        segment->data = memory;
+        memory += ((size_t)segment->panels * segment->panel_bytes + 63) / 64 * 64;
+    }
 }
 
 /* Gate and up of different formats (a file may mix them) meet in f32, the values ggml computes
@@ -268,33 +294,28 @@ static bool fill_mixed(struct pd_cpu_weight *own, int cols, const struct pd_weig
     struct pd_weight_source plain[2];
     size_t count = (size_t)sources[0].rows * (size_t)cols;
     float *values = malloc(2 * count * sizeof(*values));
-    bool filled = false;
 
-    for (int i = 0; values != NULL && i < 2; i++) {
+    if (values == NULL)
+        return false;
+    for (int i = 0; i < 2; i++) {
         pd_dequantize(sources[i].type, sources[i].data, values + (size_t)i * count, count);
         plain[i] = (struct pd_weight_source){values + (size_t)i * count, PD_F32, sources[i].rows};
     }
-    if (values != NULL && add_segment(own, cols, PD_FORM_F32, sources[0].rows, TILE, false)) {
-        put_gate_up(&own->segments[0], cols, plain);
-        filled = true;
-    }
+    put_gate_up(&own->segments[0], cols, plain);
     free(values);
-    return filled;
+    return true;
 }
 
-static bool fill_gate_up(struct pd_cpu_weight *own, int cols,
-                         const struct pd_weight_source *sources)
+static bool fill(struct pd_cpu_weight *own, enum pd_weight_layout layout, int cols,
+                 const struct pd_weight_source *sources, int count)
 {
-    enum pd_form form = choose_form(&sources[0], cols);
-
-    if (sources[0].type != sources[1].type)
+    if (layout == PD_WEIGHT_GATE_UP && sources[0].type != sources[1].type)
         return fill_mixed(own, cols, sources);
-    if (form != choose_form(&sources[1], cols))
-        form = PD_FORM_N4F; /* of two Q4_0, one does not fit the narrow form */
-    if (!add_segment(own, cols, form, sources[0].rows, TILE,
-                     form == PD_FORM_N4 || form == PD_FORM_N4F))
-        return false;
-    put_gate_up(&own->segments[0], cols, sources);
+    if (layout == PD_WEIGHT_GATE_UP)
+        put_gate_up(&own->segments[0], cols, sources);
+    else
+        for (int i = 0; i < count; i++)
+            put_rows(&own->segments[i], cols, &sources[i]);
     return true;
 }
 
@@ -314,24 +335,44 @@ static bool fill_vector(struct pd_cpu_weight *own, int cols, const struct pd_wei
     return own->vector != NULL;
 }
 
+static bool is_vector(enum pd_weight_layout layout, int cols,
+                      const struct pd_weight_source *sources, int count)
+{
+    return layout != PD_WEIGHT_GATE_UP && (cols == 1 || (count == 1 && sources[0].rows == 1));
+}
+
+static struct pd_cpu_weight *make(int count)
+{
+    return calloc(1, sizeof(struct pd_cpu_weight) + (size_t)count * sizeof(struct pd_cpu_segment));
+}
+
+static bool create(struct pd_cpu_weight *own, enum pd_weight_layout layout, int cols,
+                   const struct pd_weight_source *sources, int count,
+                   const struct pd_weight_place *place)
+{
+    if (is_vector(layout, cols, sources, count))
+        return fill_vector(own, cols, sources, count);
+    plan_segments(own, layout, cols, sources, count);
+    if (place == NULL) {
+        own->memory = pd_weight_arena_take(own->arena, own->bytes);
+        if (own->memory == NULL)
+            return false;
+    }
+    place_segments(own, place == NULL ? own->memory : place->memory);
+    return (place != NULL && place->filled) || fill(own, layout, cols, sources, count);
+}
+
 int pd_cpu_weight_create(struct pd_device *device, struct pd_weight_arena *arena,
                          enum pd_weight_layout layout, int cols,
                          const struct pd_weight_source *sources, int count,
-                         struct pd_weight **weight)
+                         const struct pd_weight_place *place, struct pd_weight **weight)
 {
-    struct pd_cpu_weight *own = calloc(1, sizeof(*own) + (size_t)count * sizeof(own->segments[0]));
-    bool filled;
+    struct pd_cpu_weight *own = make(count);
 
     if (own == NULL)
         return pd_device_fail(device, PD_KERNEL_NO_MEMORY, "out of memory");
     own->arena = arena;
-    if (layout == PD_WEIGHT_GATE_UP)
-        filled = fill_gate_up(own, cols, sources);
-    else if (cols == 1 || (count == 1 && sources[0].rows == 1))
-        filled = fill_vector(own, cols, sources, count);
-    else
-        filled = fill_rows(own, cols, sources, count);
-    if (!filled) {
+    if (!create(own, layout, cols, sources, count, place)) {
         pd_cpu_weight_release(&own->weight);
         return pd_device_fail(device, PD_KERNEL_NO_MEMORY,
                               "no memory for a weight of %d columns of %s", cols,
@@ -341,12 +382,25 @@ int pd_cpu_weight_create(struct pd_device *device, struct pd_weight_arena *arena
     return PD_KERNEL_OK;
 }
 
+size_t pd_cpu_weight_bytes(enum pd_weight_layout layout, int cols,
+                           const struct pd_weight_source *sources, int count)
+{
+    struct pd_cpu_weight *plan = is_vector(layout, cols, sources, count) ? NULL : make(count);
+    size_t bytes;
+
+    if (plan == NULL)
+        return 0;
+    plan_segments(plan, layout, cols, sources, count);
+    bytes = plan->bytes;
+    free(plan);
+    return bytes;
+}
+
 void pd_cpu_weight_release(struct pd_weight *weight)
 {
     struct pd_cpu_weight *own = (struct pd_cpu_weight *)weight;
 
-    for (int i = 0; i < own->count; i++)
-        pd_weight_arena_return(own->arena, own->segments[i].data);
+    pd_weight_arena_return(own->arena, own->memory);
     pd_weight_arena_return(own->arena, own->vector);
     free(own);
 }

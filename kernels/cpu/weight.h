@@ -82,17 +82,27 @@ struct pd_cpu_segment {
 struct pd_cpu_weight {
     struct pd_weight weight;
     struct pd_weight_arena *arena;
-    float *vector; /* VECTOR; else NULL */
+    float *vector;   /* VECTOR; else NULL */
+    uint8_t *memory; /* of the segments, from the arena; NULL: they lie in a place that was given */
+    size_t bytes;    /* of the segments */
     int panels, count;
     bool minimums;         /* whether a product in f32 needs the sums of x over blocks */
     bool plain, quantized; /* whether it has segments of such forms */
     struct pd_cpu_segment segments[];
 };
 
+/* Changes with the picture above. */
+#define PD_CPU_PACKING "panels of 32, 1"
+
+/* In a place of its own, or with NULL in the arena. */
 int pd_cpu_weight_create(struct pd_device *device, struct pd_weight_arena *arena,
                          enum pd_weight_layout layout, int cols,
                          const struct pd_weight_source *sources, int count,
-                         struct pd_weight **weight);
+                         const struct pd_weight_place *place, struct pd_weight **weight);
+
+/* Bytes of the segments; 0 for a vector. */
+size_t pd_cpu_weight_bytes(enum pd_weight_layout layout, int cols,
+                           const struct pd_weight_source *sources, int count);
 void pd_cpu_weight_release(struct pd_weight *weight);
 
 /* Row `row` (not of gate and up), dequantised exactly. */

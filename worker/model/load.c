@@ -4,9 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "worker/base/log.h"
 #include "worker/model/fingerprint.h"
 #include "worker/model/parallel.h"
 #include "worker/model/ranks.h"
+#include "worker/model/weight_cache.h"
 
 enum {
     SOURCES_MAX = 3,
@@ -39,15 +41,19 @@ struct job {
     enum pd_weight_layout layout;
     bool embedding;
     struct pd_weight **target;
-    uint64_t bytes;  /* of the sources; 0 for HASH */
-    uint64_t before; /* bytes of all jobs before this one */
+    struct pd_weight_place place; /* in the cache; no memory: the device makes room */
+    uint64_t bytes;               /* of the sources; 0 for HASH */
+    uint64_t before;              /* bytes of all jobs before this one */
 };
 
 struct loader {
     const struct pd_model_options *options;
     struct pd_weight_tree *tree;
+    struct pd_device
+        *alone; /* the device, if it is no group: ranks keep what they cut to themselves */
+    struct pd_weight_cache *cache; /* or NULL */
     struct job *jobs;
-    size_t count;
+    size_t count, first; /* first: of those that run now */
     uint64_t total;
     atomic_size_t advised; /* jobs whose bytes the kernel was asked for */
     _Atomic uint64_t done;
@@ -158,6 +164,21 @@ static int by_address(const void *a, const void *b)
     return (int)left->kind - (int)right->kind;
 }
 
+/* What a cache is found by must be known before a matrix is made. */
+static int hashes_first(const void *a, const void *b)
+{
+    const struct job *left = a, *right = b;
+
+    if ((left->kind == JOB_HASH) != (right->kind == JOB_HASH))
+        return left->kind == JOB_HASH ? -1 : 1;
+    return by_address(a, b);
+}
+
+static bool wants_cache(const struct loader *loader)
+{
+    return loader->options->weight_cache && *loader->options->weight_cache;
+}
+
 static void add_jobs(struct loader *loader, const struct pd_model_files *files,
                      struct pd_device *device, struct pd_device_weights *weights)
 {
@@ -172,7 +193,8 @@ static void add_jobs(struct loader *loader, const struct pd_model_files *files,
 
         add_rank(loader, pd_device_rank(device, r), files, &share, &weights[r]);
     }
-    qsort(loader->jobs, loader->count, sizeof(*loader->jobs), by_address);
+    qsort(loader->jobs, loader->count, sizeof(*loader->jobs),
+          wants_cache(loader) ? hashes_first : by_address);
     for (size_t i = 0; i < loader->count; i++) {
         loader->jobs[i].before = loader->total;
         loader->total += loader->jobs[i].bytes;
@@ -199,8 +221,11 @@ static void read_ahead(struct loader *loader, const struct job *job)
 static int create(const struct job *job, int cols, const struct pd_weight_source *sources,
                   int count, struct pd_error *error)
 {
-    int code = pd_weight_create(job->device, job->layout, cols, sources, count, job->embedding,
-                                job->target);
+    int code = job->place.memory
+                   ? pd_weight_create_in(job->device, job->layout, cols, sources, count,
+                                         job->embedding, job->place, job->target)
+                   : pd_weight_create(job->device, job->layout, cols, sources, count,
+                                      job->embedding, job->target);
 
     if (code == PD_KERNEL_OK)
         return PD_OK;
@@ -316,7 +341,7 @@ static int load_vector(const struct job *job, struct pd_error *error)
 static int run_job(void *context, size_t index, struct pd_error *error)
 {
     struct loader *loader = context;
-    const struct job *job = &loader->jobs[index];
+    const struct job *job = &loader->jobs[loader->first + index];
     int status;
 
     read_ahead(loader, job);
@@ -345,21 +370,107 @@ static void tell_progress(void *context)
 /* ---- all of them -------------------------------------------------------------------------------
  */
 
-static int run_jobs(struct loader *loader, uint8_t digest[PD_DIGEST], struct pd_error *error)
+static int run_range(struct loader *loader, size_t first, size_t end, struct pd_error *error)
 {
     const struct pd_tasks tasks = {
-        .count = loader->count,
+        .count = end - first,
         .run = run_job,
         .tick = loader->options->progress ? tell_progress : NULL,
         .context = loader,
     };
-    int status = pd_tasks_run(&tasks, loader->options->threads, error);
 
+    loader->first = first;
+    return pd_tasks_run(&tasks, loader->options->threads, error);
+}
+
+/* Bytes of a job's matrix as the device wants it; 0: it takes no place. */
+static size_t packed_bytes(const struct job *job)
+{
+    struct pd_weight_source sources[SOURCES_MAX];
+
+    if (job->kind != JOB_MATRIX)
+        return 0;
+    for (int s = 0; s < job->count; s++)
+        sources[s] = (struct pd_weight_source){job->sources[s].tensor->data,
+                                               job->sources[s].tensor->type, job->sources[s].rows};
+    return pd_weight_bytes(job->device, job->layout, job->sources[0].cols, sources, job->count);
+}
+
+/* What is in the file: which weights, packed how. */
+static int name_contents(const struct loader *loader, const uint8_t digest[PD_DIGEST],
+                         uint8_t key[PD_DIGEST], struct pd_error *error)
+{
+    struct {
+        uint8_t weights[PD_DIGEST];
+        char packing[sizeof(((struct pd_device_info *)0)->packing)];
+    } named = {0};
+    struct pd_device_info info = {0};
+
+    if (loader->alone)
+        pd_device_describe(loader->alone, &info);
+    if (!info.packing[0])
+        return pd_fail(error, PD_UNSUPPORTED, "this device keeps its weights itself");
+    memcpy(named.weights, digest, PD_DIGEST);
+    memcpy(named.packing, info.packing, strlen(info.packing));
+    return pd_sha256(&named, sizeof(named), key, error);
+}
+
+static int open_cache(struct loader *loader, const uint8_t digest[PD_DIGEST],
+                      struct pd_error *error)
+{
+    size_t *bytes = calloc(loader->count, sizeof(*bytes));
+    uint8_t key[PD_DIGEST];
+    int status = bytes ? name_contents(loader, digest, key, error)
+                       : pd_fail(error, PD_NO_MEMORY, "no memory");
+
+    for (size_t i = 0; status == PD_OK && i < loader->count; i++)
+        bytes[i] = packed_bytes(&loader->jobs[i]);
+    if (status == PD_OK)
+        status = pd_weight_cache_open(loader->options->weight_cache, key, bytes, loader->count,
+                                      loader->options->threads, &loader->cache, error);
+    for (size_t i = 0; status == PD_OK && i < loader->count; i++)
+        if (bytes[i] > 0)
+            loader->jobs[i].place = pd_weight_cache_place(loader->cache, i);
+    free(bytes);
+    return status;
+}
+
+/* Without a cache the worker is as good as with one, but for time and memory. */
+static void look_for_cache(struct loader *loader, const uint8_t digest[PD_DIGEST])
+{
+    struct pd_error error = {PD_OK, ""};
+
+    if (open_cache(loader, digest, &error) != PD_OK)
+        pd_log(PD_LOG_WARN, "model", "--weight-cache %s: %s; the weights are this process's own",
+               loader->options->weight_cache, error.text);
+}
+
+static void keep_cache(struct loader *loader)
+{
+    struct pd_error error = {PD_OK, ""};
+
+    if (loader->cache && pd_weight_cache_keep(loader->cache, &error) != PD_OK)
+        pd_log(PD_LOG_WARN, "model", "--weight-cache %s: %s; the weights are not shared",
+               loader->options->weight_cache, error.text);
+}
+
+static int run_jobs(struct loader *loader, uint8_t digest[PD_DIGEST], struct pd_error *error)
+{
+    size_t hashes = wants_cache(loader) ? pd_weight_tree_pieces(loader->tree) : 0;
+    int status = run_range(loader, 0, hashes, error);
+
+    if (status == PD_OK && hashes > 0)
+        status = pd_weight_tree_root(loader->tree, digest, error);
+    if (status == PD_OK && hashes > 0)
+        look_for_cache(loader, digest);
+    if (status == PD_OK)
+        status = run_range(loader, hashes, loader->count, error);
     if (status != PD_OK)
         return status;
+    keep_cache(loader);
     if (loader->options->progress)
         tell_progress(loader); /* the last job may have ended in another thread */
-    return pd_weight_tree_root(loader->tree, digest, error);
+    return hashes > 0 ? PD_OK : pd_weight_tree_root(loader->tree, digest, error);
 }
 
 uint64_t pd_model_files_rank_bytes(const struct pd_model_files *files, int rank, int ranks)
@@ -411,7 +522,9 @@ int pd_device_weights_load(const struct pd_model_files *files, struct pd_device 
                          sizeof(*loader.jobs));
     if (make_layers(files, weights, ranks) && loader.jobs) {
         add_jobs(&loader, files, device, weights);
+        loader.alone = ranks == 1 ? device : NULL;
         status = run_jobs(&loader, digest, error);
+        weights->cache = loader.cache;
     } else {
         status = pd_fail(error, PD_NO_MEMORY, "%s: no memory to load it", files->source);
     }
@@ -446,6 +559,7 @@ void pd_device_weights_free(struct pd_device_weights *weights)
     free_weight(weights->embedding);
     free_weight(weights->output_norm);
     free_weight(weights->output);
+    pd_weight_cache_close(weights->cache);
     free(weights->layers);
     memset(weights, 0, sizeof(*weights));
 }

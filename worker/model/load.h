@@ -17,6 +17,7 @@ struct pd_device_weights {
     struct pd_weight *output; /* NULL: the embedding is the output too */
     struct pd_layer_weights *layers;
     int layer_count;
+    struct pd_weight_cache *cache; /* where the matrices lie, or NULL */
 };
 
 /* Fills weights[rank] of every rank of the device with its share. On failure nothing stays on the device.

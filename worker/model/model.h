@@ -66,6 +66,7 @@ struct pd_model_options {
     void (*progress)(void *context, const char *stage, uint64_t done,
                      uint64_t total); /* may be NULL */
     void *context;
+    const char *weight_cache; /* folder of weight_cache.h; "" or NULL: none */
     bool read_logits; /* record a copy of every step's logits to pinned memory: for tests */
 };
 
