@@ -44,10 +44,12 @@ def stream(path, body, url=None, stop=None):
     return times, usage
 
 
-def report(name, figures):
-    """The last stdout line of a benchmark. A figure is (name, unit, value, peer, peer_value, better, goal)."""
+def report(name, figures, skipped=()):
+    """The last stdout line of a benchmark. A figure is (name, unit, value, peer, peer_value, better, goal); what was
+    skipped is (name, reason)."""
     print(json.dumps({"bench": name, "figures": [
         {"name": n, "unit": unit, "value": float(f"{value:.6g}"), "peer": peer,
-         "peer_value": None if peer_value is None else round(peer_value, 3),
+         "peer_value": None if peer_value is None else float(f"{peer_value:.6g}"),
          "ratio": None if not peer_value else round(value / peer_value, 3), "better": better, "goal": goal}
-        for n, unit, value, peer, peer_value, better, goal in figures]}))
+        for n, unit, value, peer, peer_value, better, goal in figures],
+        **({"skipped": [{"name": n, "reason": reason} for n, reason in skipped]} if skipped else {})}))

@@ -2,7 +2,9 @@
  * token's distribution, over every position of the reference texts, each read as it is. The float32 side is
  * our own, which test_logits holds to within 0.001 of transformers.
  *
- *     divergence MODEL        from the top of the tree
+ *     divergence MODEL          from the top of the tree
+ *     divergence MODEL IDS      of the texts in a file: a JSON list of lists of ids, the second half of each,
+ *                               as llama-perplexity looks at its chunks
  *
  * Prints one line of JSON: positions, the mean, the largest, and how often the most likely token differs. */
 #include <setjmp.h>
@@ -70,12 +72,11 @@ static int read_ids(const json_t *text, int32_t *ids)
     return count;
 }
 
-static void read_text(struct model_run runs[2], const json_t *text, float *logits[2],
-                      struct sums *sums)
+/* Positions from `first` on count. */
+static void read_text(struct model_run runs[2], const int32_t *ids, int count, int first,
+                      float *logits[2], struct sums *sums)
 {
     int vocabulary = runs[0].config->vocabulary;
-    int32_t ids[TEXT_MAX];
-    int count = read_ids(text, ids);
 
     for (int from = 0; from < count; from += MODEL_RUN_SAMPLES) {
         int n = count - from < MODEL_RUN_SAMPLES ? count - from : MODEL_RUN_SAMPLES;
@@ -85,23 +86,43 @@ static void read_text(struct model_run runs[2], const json_t *text, float *logit
             wanted[i] = from + i;
         for (int i = 0; i < 2; i++)
             model_run_step(&runs[i], ids, from, n, wanted, n, logits[i], NULL);
-        for (int i = 0; i < n; i++)
+        for (int i = from < first ? first - from : 0; i < n; i++)
             compare(logits[0] + (size_t)i * (size_t)vocabulary,
                     logits[1] + (size_t)i * (size_t)vocabulary, vocabulary, sums);
+    }
+}
+
+/* A text is an object of the references, or a list of ids. */
+static void read_texts(struct model_run runs[2], const json_t *texts, float *logits[2],
+                       struct sums *sums)
+{
+    for (size_t i = 0; i < json_array_size(texts); i++) {
+        const json_t *text = json_array_get(texts, i);
+        int32_t ids[TEXT_MAX];
+        int count = 0;
+
+        if (json_is_object(text)) {
+            count = read_ids(text, ids);
+            read_text(runs, ids, count, 0, logits, sums);
+            continue;
+        }
+        for (size_t j = 0; j < json_array_size(text) && count < TEXT_MAX; j++)
+            ids[count++] = (int32_t)json_integer_value(json_array_get(text, j));
+        read_text(runs, ids, count, count / 2, logits, sums);
     }
 }
 
 int main(int count, char **arguments)
 {
     static const enum pd_precision precisions[] = {PD_PRECISION_F32, PD_PRECISION_INT12};
-    json_t *root = json_load_file("t/oracle/logits.json", 0, NULL);
-    const json_t *texts = json_object_get(root, "prompts");
+    json_t *root = json_load_file(count == 3 ? arguments[2] : "t/oracle/logits.json", 0, NULL);
+    const json_t *texts = json_is_array(root) ? root : json_object_get(root, "prompts");
     struct sums sums = {0};
     struct model_run runs[2];
     float *logits[2];
 
-    if (count != 2 || root == NULL) {
-        fprintf(stderr, "usage: divergence MODEL (from the top of the tree)\n");
+    if (count < 2 || count > 3 || root == NULL) {
+        fprintf(stderr, "usage: divergence MODEL [IDS] (from the top of the tree)\n");
         return 2;
     }
     for (int i = 0; i < 2; i++) {
@@ -110,8 +131,7 @@ int main(int count, char **arguments)
         if (logits[i] == NULL)
             return 1;
     }
-    for (size_t i = 0; i < json_array_size(texts); i++)
-        read_text(runs, json_array_get(texts, i), logits, &sums);
+    read_texts(runs, texts, logits, &sums);
     printf("{\"positions\": %d, \"mean\": %.3g, \"greatest\": %.3g, \"other_token\": %d}\n",
            sums.positions, sums.total / sums.positions, sums.greatest, sums.other);
     for (int i = 0; i < 2; i++) {
