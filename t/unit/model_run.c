@@ -8,6 +8,8 @@
 
 #include "t/unit/model_run.h"
 
+const char *model_run_weight_cache;
+
 static void open_device(struct model_run *run, const char *kind, enum pd_precision precision,
                         int threads)
 {
@@ -55,6 +57,7 @@ static void load(struct model_run *run, const char *kind, enum pd_precision prec
         .max_seqs = MODEL_RUN_SAMPLES,
         .pool = run->pool,
         .threads = threads,
+        .weight_cache = model_run_weight_cache,
         .read_logits = true,
     };
     struct pd_error error = {PD_OK, ""};

@@ -18,6 +18,9 @@ struct model_run {
     int max_model_len;
 };
 
+/* pd_model_options.weight_cache of the models that are opened; NULL as a rule. */
+extern const char *model_run_weight_cache;
+
 /* `kind` of device; at most max_model_len tokens (0: what the model was made for). */
 void model_run_open(struct model_run *run, const char *path, const char *kind,
                     enum pd_precision precision, int threads, int max_model_len);

@@ -177,6 +177,32 @@ static void test_chunks_and_threads_do_not_change_a_bit(void **state)
     }
 }
 
+/* Made, found, and made without, since a reference device packs nothing: always the same bits. */
+static void test_shared_weights_do_not_change_a_bit(void **state)
+{
+    static const char *const kinds[] = {"cpu", "cpu", "reference"};
+    static char folder[sizeof(directory) + 16];
+    char command[sizeof(folder) + 40];
+
+    (void)state;
+    write_tiny(1, NULL, 0);
+    snprintf(folder, sizeof(folder), "%s/weights", directory);
+    for (size_t k = 0; k < 3; k++) {
+        float *expected = logits_of(kinds[k], 1, MODEL_RUN_SAMPLES), *other;
+
+        model_run_weight_cache = folder;
+        other = logits_of(kinds[k], 2, MODEL_RUN_SAMPLES);
+        model_run_weight_cache = NULL;
+        assert_memory_equal(expected, other, (size_t)LENGTH * TINY_VOCABULARY * sizeof(*expected));
+        free(expected);
+        free(other);
+    }
+    snprintf(command, sizeof(command), "ls '%s' | grep -qx '[0-9a-f]*\\.pdw'", folder);
+    assert_int_equal(system(command), 0);
+    snprintf(command, sizeof(command), "rm -r '%s'", folder);
+    assert_int_equal(system(command), 0);
+}
+
 struct telling {
     uint64_t done, total;
     int calls;
@@ -297,6 +323,7 @@ int main(void)
         cmocka_unit_test(test_chunks_and_threads_do_not_change_a_bit),
         cmocka_unit_test(test_progress_and_logits_are_optional),
         cmocka_unit_test(test_options_must_fit_the_model),
+        cmocka_unit_test(test_shared_weights_do_not_change_a_bit),
         cmocka_unit_test(test_fingerprints),
     };
 
