@@ -3,8 +3,13 @@
  *     x        16 tokens  x  [8 words of high parts | 8 of low parts]     lines as they lie
  *     weights  [8 words times 16 | 8 words]  x  16 rows                   nibbles leave room for the 16
  *
- * so one multiplication gives 16 high + low: the same exact sum as everywhere. What follows it (integer.h)
- * is done by vectors. Bytes have no room for the 16, and fewer than sixteen tokens no tile: they go the
+ * so one multiplication gives 16 high + low: the same exact sum as everywhere. Bytes leave no room for it:
+ * there high and low are multiplied apart, by tiles of half the depth, which takes as long.
+ *
+ *     x        16 tokens  x  [8 words of high parts], and [8 of low parts]
+ *     weights  [8 words]  x  16 rows                                      as they lie
+ *
+ * What follows (integer.h) is done by vectors. Blocks with two scales, and fewer than sixteen tokens, go the
  * way of VNNI. */
 #include "kernels/cpu/integer.h"
 
@@ -16,20 +21,27 @@ struct tile_config {
     uint8_t rows[16];
 };
 
-/* Once a thread: nothing else of the program uses tiles. */
-static void configure_tiles(void)
+enum shape { SHAPE_NONE, SHAPE_NIBBLES, SHAPE_BYTES };
+
+/* Where a thread's tiles do not have that shape: nothing else of the program uses them. Of bytes, tiles 4
+ * and 5 are x, 6 and 7 the weights. */
+static void configure_tiles(enum shape shape)
 {
-    static _Thread_local bool done;
+    static _Thread_local enum shape configured;
     struct tile_config config = {.palette = 1};
 
-    if (done)
+    if (shape == configured)
         return;
     for (int i = 0; i < 8; i++) {
         config.row_bytes[i] = TILE_BYTES;
         config.rows[i] = TILE_TOKENS;
     }
+    if (shape == SHAPE_BYTES) {
+        config.row_bytes[4] = config.row_bytes[5] = TILE_BYTES / 2;
+        config.rows[6] = config.rows[7] = WORDS;
+    }
     _tile_loadconfig(&config);
-    done = true;
+    configured = shape;
 }
 
 /* The weights of each tile of rows. */
@@ -110,17 +122,73 @@ INLINE void multiply_tiles(int form, const uint8_t *panel, int blocks,
     }
 }
 
+/* Tiles 0 and 1, 2 and 3: high and low parts of sixteen tokens times the two tiles of rows. */
+INLINE void multiply_byte_tile(const struct pd_cpu_line *x, words sums[4][TILE_TOKENS])
+{
+    _tile_loadd(4, x->high, sizeof(*x));
+    _tile_loadd(5, x->low, sizeof(*x));
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    _tile_dpbsud(0, 4, 6);
+    _tile_dpbsud(1, 5, 6);
+    _tile_dpbsud(2, 4, 7);
+    _tile_dpbsud(3, 5, 7);
+    _tile_stored(0, sums[0], TILE_BYTES);
+    _tile_stored(1, sums[1], TILE_BYTES);
+    _tile_stored(2, sums[2], TILE_BYTES);
+    _tile_stored(3, sums[3], TILE_BYTES);
+    memory_is_used();
+}
+
+/* `tokens` is a multiple of sixteen. */
+static void multiply_bytes(const uint8_t *panel, int blocks, const struct pd_cpu_rounded *x,
+                           int first, int tokens, float *acc)
+{
+    enum { ROW = PANEL * 4 }; /* bytes of a word of all rows */
+    _Alignas(64) words sums[4][TILE_TOKENS];
+
+    for (int b = 0; b < blocks; b++, panel += form_bytes(PD_FORM_I8)) {
+        const uint8_t *columns = form_columns(PD_FORM_I8, panel);
+        struct unpacked weights;
+
+        fetch_ahead(panel, form_bytes(PD_FORM_I8));
+        weights = unpack_block(PD_FORM_I8, panel);
+        _tile_loadd(6, columns, ROW);
+        _tile_loadd(7, columns + TILE_BYTES, ROW);
+        for (int t = 0; t < tokens; t += TILE_TOKENS) {
+            struct place at = place_of(x, b, first + t);
+
+            multiply_byte_tile(at.lines, sums);
+#pragma GCC unroll 4
+            for (int i = 0; i < TILE_TOKENS; i++) {
+                words less = words_set(offset(PD_FORM_I8, 0, at.scales + i));
+
+                for (int h = 0; h < 2; h++) {
+                    words high = words_times_16(_mm512_add_epi32(sums[2 * h][i], less));
+
+                    add_sum(PD_FORM_I8, &weights, 0, h, _mm512_add_epi32(high, sums[2 * h + 1][i]),
+                            at.scales + i, acc + (t + i) * PANEL);
+                }
+            }
+        }
+    }
+}
+
 static void multiply_by_tiles(enum pd_form form, const uint8_t *panel, int blocks,
                               const struct pd_cpu_rounded *x, int first, int tokens, float *acc)
 {
     int whole = tokens / TILE_TOKENS * TILE_TOKENS;
 
-    if (whole == 0 || (form != PD_FORM_N4 && form != PD_FORM_N4F)) {
+    if (whole == 0 || form == PD_FORM_I8F) {
         multiply_panel(form, panel, blocks, x, first, tokens, acc);
         return;
     }
-    configure_tiles();
-    if (form == PD_FORM_N4)
+    configure_tiles(form == PD_FORM_I8 ? SHAPE_BYTES : SHAPE_NIBBLES);
+    if (form == PD_FORM_I8)
+        multiply_bytes(panel, blocks, x, first, whole, acc);
+    else if (form == PD_FORM_N4)
         multiply_tiles(PD_FORM_N4, panel, blocks, x, first, whole, acc);
     else
         multiply_tiles(PD_FORM_N4F, panel, blocks, x, first, whole, acc);
