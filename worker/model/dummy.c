@@ -13,7 +13,7 @@
 enum {
     ALIGNMENT = 64,     /* of a tensor's data */
     LANES = 8,          /* values of one block of the generator: 16 bits each */
-    CHUNK = 1 << 20,    /* values that one task makes; whole blocks */
+    CHUNK = 1 << 13,    /* values that one task makes; whole blocks */
     STREAM = 0x7765696e /* the counter's last word: apart from every draw of a token */
 };
 
@@ -21,7 +21,7 @@ enum {
 
 struct chunk {
     const struct pd_file_tensor *tensor;
-    size_t first, count; /* values */
+    size_t first; /* value */
 };
 
 struct maker {
@@ -61,22 +61,28 @@ static void range_of(const struct pd_file_tensor *tensor, float *offset, float *
     *scale = tensor->rank == 2 ? sqrtf(3.0f / (float)tensor->shape[1]) : 0.25f;
 }
 
+static size_t values_of(const struct pd_file_tensor *tensor)
+{
+    return tensor->bytes / (size_t)pd_dtype_bytes(tensor->type);
+}
+
 static int make_chunk(void *context, size_t index, struct pd_error *error)
 {
     const struct maker *maker = context;
     const struct chunk *chunk = &maker->chunks[index];
     uint32_t name = hash_name(chunk->tensor->name);
     uint8_t *data = (uint8_t *)(uintptr_t)chunk->tensor->data;
+    size_t left = values_of(chunk->tensor) - chunk->first;
     float offset, scale;
 
     (void)error;
     range_of(chunk->tensor, &offset, &scale);
-    for (size_t i = 0; i < chunk->count; i += LANES) {
+    for (size_t i = 0; i < left && i < CHUNK; i += LANES) {
         uint64_t block = (chunk->first + i) / LANES;
         const uint32_t counter[4] = {(uint32_t)block, (uint32_t)(block >> 32), name, STREAM};
         struct pd_philox random = pd_philox4x32(maker->seed, counter);
 
-        for (size_t lane = 0; lane < LANES && i + lane < chunk->count; lane++) {
+        for (size_t lane = 0; lane < LANES && i + lane < left; lane++) {
             uint32_t bits = random.word[lane / 2] >> (16 * (lane % 2)) & 0xffff;
             float part = ((float)bits - 32768.0f) / 32768.0f * scale;
 
@@ -84,11 +90,6 @@ static int make_chunk(void *context, size_t index, struct pd_error *error)
         }
     }
     return PD_OK;
-}
-
-static size_t values_of(const struct pd_file_tensor *tensor)
-{
-    return tensor->bytes / (size_t)pd_dtype_bytes(tensor->type);
 }
 
 static int make_values(const struct pd_tensor_table *table, uint64_t seed, int threads,
@@ -108,8 +109,7 @@ static int make_values(const struct pd_tensor_table *table, uint64_t seed, int t
         size_t values = values_of(&table->tensors[i]);
 
         for (size_t first = 0; first < values; first += CHUNK)
-            maker.chunks[tasks.count++] = (struct chunk){
-                &table->tensors[i], first, values - first < CHUNK ? values - first : (size_t)CHUNK};
+            maker.chunks[tasks.count++] = (struct chunk){&table->tensors[i], first};
     }
     status = pd_tasks_run(&tasks, threads, error);
     free(maker.chunks);
