@@ -3,7 +3,7 @@
 
 SIMT_OBJ  := $(patsubst %.cu,$(BUILD)/t/simt/%.o,$(filter-out kernels/cuda/gpu_%,$(CUDA_SRC))) \
              $(CUDA_C:%.c=$(BUILD)/%.o) $(addprefix $(BUILD)/t/simt/,simt.o warp.o runtime.o)
-SIMT_TEST := $(addprefix $(BUILD)/t/simt/,test_layout test_products test_attention test_simt test_kernels_sample)
+SIMT_TEST := $(addprefix $(BUILD)/t/simt/,test_layout test_products test_attention test_operators test_simt test_kernels_sample)
 SIMT_HEAD := t/simt/simt.h t/simt/fiber.h t/simt/control.h kernels/cuda/pd_simt.cuh kernels/cuda/runtime.h
 # Nothing that the shim could not run gets into a kernel: raw PTX, launches and intrinsics belong to
 # pd_simt.cuh. Every object of a kernel waits for this.
@@ -36,7 +36,7 @@ $(BUILD)/t/simt/test_products $(BUILD)/t/simt/test_attention: $(BUILD)/t/simt/te
 	$(CXX) $(PD_LDFLAGS) -o $@ $^ -lcmocka $(PD_LIBS)
 
 # The backend comes as objects: device.c names it weakly, so an archive would not bring it.
-$(BUILD)/t/simt/test_simt: $(BUILD)/t/simt/test_simt.o $(SIMT_OBJ) $(HELP_LIB) $(ROOM_LIBS)
+$(BUILD)/t/simt/test_operators $(BUILD)/t/simt/test_simt: %: %.o $(SIMT_OBJ) $(HELP_LIB) $(ROOM_LIBS)
 	$(CXX) $(PD_LDFLAGS) -o $@ $^ -lcmocka $(PD_LIBS)
 
 $(BUILD)/t/simt/test_kernels_%: $(BUILD)/t/unit/test_kernels_%.o $(SIMT_OBJ) $(HELP_LIB) $(ROOM_LIBS)
@@ -67,4 +67,4 @@ check-simt-model: $(BUILD)/t/simt/test_logits $(TINY_MODELS)/made model
 	PD_DEVICE=cuda PD_ONLY=tiny-qwen3 PD_TINY_MODELS=$(TINY_MODELS) $<
 	PD_DEVICE=cuda PD_ONLY=test_smollm2 PD_TEXTS=1 PD_MODEL=$(MODEL) $<
 
-test-cuda: check-cuda check-simt
+test-cuda: check-cuda check-simt check-device

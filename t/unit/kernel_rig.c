@@ -66,6 +66,8 @@ const char *pd_rig_kind(const char *path)
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
+uint64_t pd_rig_seed;
+
 uint64_t pd_rig_random(uint64_t *state)
 {
     uint64_t z = *state += 0x9e3779b97f4a7c15u;
@@ -86,6 +88,7 @@ float pd_rig_normal(uint64_t *state)
 
 void pd_rig_fill(float *values, size_t count, float scale, uint64_t seed)
 {
+    seed += pd_rig_seed << 32;
     for (size_t i = 0; i < count; i++)
         values[i] = scale * pd_rig_normal(&seed);
 }
@@ -143,6 +146,7 @@ void *pd_rig_matrix(enum pd_dtype type, int rows, int cols, uint64_t seed)
     uint8_t *data = malloc(blocks * bytes);
 
     assert_non_null(data);
+    seed += pd_rig_seed << 32;
     for (size_t b = 0; b < blocks; b++) {
         uint8_t *block = data + b * bytes;
 

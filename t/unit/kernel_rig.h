@@ -25,6 +25,9 @@ const char *const *pd_rig_paths(void);
 /* The kind of device that goes with a path. */
 const char *pd_rig_kind(const char *path);
 
+/* Other numbers for every fill and matrix below; 0 at first. */
+extern uint64_t pd_rig_seed;
+
 /* splitmix64: the same numbers everywhere. */
 uint64_t pd_rig_random(uint64_t *state);
 float pd_rig_normal(uint64_t *state); /* about N(0, 1) */

@@ -1,0 +1,38 @@
+/* pd-kernel-test: what one GPU can tell about the CUDA backend without a model, a daemon or a Python.
+ *
+ *     pd-kernel-test STAGE [--small] [--seed N]      one process for each stage
+ *
+ * A stage writes its figures to stdout, one JSON object a line, and what it does to stderr. Exit
+ * status 0: all right; 1: a wrong number, or a failing call; 77: skipped, for the reason in the
+ * last line of stdout. t/device/run gives it a deadline and makes one JSON of it. */
+#ifndef PD_DEVICE_STAGE_H
+#define PD_DEVICE_STAGE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { PD_STAGE_SKIPPED = 77 };
+
+struct pd_stage_options {
+    bool small; /* shapes that a host's shim gets through */
+    uint64_t seed;
+};
+
+int pd_stage_ceilings(const struct pd_stage_options *options);
+int pd_stage_operators(const struct pd_stage_options *options);
+int pd_stage_forward(const struct pd_stage_options *options);
+int pd_stage_shapes(const struct pd_stage_options *options);
+int pd_stage_rows(const struct pd_stage_options *options);
+
+/* One figure. `ceiling`: what it is a share of, 0: nothing. */
+void pd_stage_figure(const char *name, const char *unit, double value, double ceiling);
+
+/* Seconds on a clock that only runs forward. */
+double pd_stage_seconds(void);
+
+/* Bytes a second of a copy within the device, read and written, and multiply-adds a second times two
+ * of a large bf16 product: measured anew. */
+double pd_stage_copy_bandwidth(bool small);
+double pd_stage_matmul_rate(bool small);
+
+#endif
