@@ -9,9 +9,9 @@ static const struct {
     const char *name;
     int (*run)(const struct pd_stage_options *options);
 } stages[] = {
-    {"ceilings", pd_stage_ceilings}, {"operators", pd_stage_operators},
-    {"forward", pd_stage_forward},   {"shapes", pd_stage_shapes},
-    {"rows", pd_stage_rows},
+    {"ceilings", pd_stage_ceilings},   {"wrappers", pd_stage_wrappers},
+    {"operators", pd_stage_operators}, {"forward", pd_stage_forward},
+    {"rows", pd_stage_rows},           {"shapes", pd_stage_shapes},
 };
 
 void pd_stage_figure(const char *name, const char *unit, double value, double ceiling)

@@ -19,6 +19,7 @@ struct pd_stage_options {
 };
 
 int pd_stage_ceilings(const struct pd_stage_options *options);
+int pd_stage_wrappers(const struct pd_stage_options *options);
 int pd_stage_operators(const struct pd_stage_options *options);
 int pd_stage_forward(const struct pd_stage_options *options);
 int pd_stage_shapes(const struct pd_stage_options *options);
