@@ -211,9 +211,14 @@ class Check(Life):
         self.assertIsNotNone(found, result.stdout)
         self.assertAlmostEqual(float(found.group(2)), 192 * 23040 / 1e6, delta=0.06)  # 30 layers, 3 heads of 64, f16
         self.whole_pools(prefill, decode)
-        load = stats(decode.address)[1].load
-        self.assertEqual([(link.transport, link.transfers, link.failures) for link in load.links], [("tcp", 8, 0)])
-        self.assertEqual(load.links[0].bytes, (5 * 16 + 3 * 192) * 23040)  # nothing came out of a cache
+
+        def links():
+            return [(link.transport, link.transfers, link.failures, link.bytes)
+                    for link in stats(decode.address)[1].load.links]
+
+        # a report's link states may be some time old; as many bytes: nothing came out of a cache
+        wait_for("the link's counts", lambda: links()[0][1] == 8)
+        self.assertEqual(links(), [("tcp", 8, 0, (5 * 16 + 3 * 192) * 23040)])
         quiet = pdctl("check", "--kv", "--quiet", prefill.address, decode.address)
         self.assertEqual((quiet.returncode, quiet.stdout), (0, ""))
 
