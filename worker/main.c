@@ -130,10 +130,11 @@ static void drain(struct pd_service *service, const struct pd_options *options)
 {
     uint32_t asked_ms = pd_service_asked_drain_ms(service);
     uint32_t patience_ms = asked_ms ? asked_ms : (uint32_t)options->drain_timeout * 1000u;
-    uint64_t until_ns = pd_clock_ns() + patience_ms * 1000000ull;
+    uint64_t until_ns;
 
     pd_log(PD_LOG_INFO, "worker", "draining for at most %.3g s", patience_ms / 1e3);
     pd_service_drain(service, patience_ms);
+    until_ns = pd_clock_ns() + patience_ms * 1000000ull; /* not before the link's own reckoning */
     while (!pd_service_idle(service)) {
         if (pd_clock_ns() >= until_ns) {
             pd_log(PD_LOG_WARN, "worker", "still busy after %.3g s: what runs is cut (%s)",

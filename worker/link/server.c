@@ -145,7 +145,6 @@ static void begin_drain(struct pd_link *link)
     if (link->draining)
         return;
     link->draining = true;
-    link->drain_until_ns = pd_clock_ns() + link->drain_ms * 1000000ull;
     pd_attaches_drain(link);
     pd_registrations_leave(link);
     pd_drains_begin(link);
@@ -439,7 +438,9 @@ static void say_and_wait(struct pd_link *link, enum pd_link_message kind)
 
 void pd_link_drain(struct pd_link *link, uint32_t deadline_ms)
 {
-    link->drain_ms = deadline_ms; /* read by the link's thread only after the message */
+    /* read by the link's thread only after the message */
+    link->drain_ms = deadline_ms;
+    link->drain_until_ns = pd_clock_ns() + deadline_ms * 1000000ull;
     say(link, PD_LINK_DRAIN);
 }
 
