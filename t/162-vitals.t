@@ -412,7 +412,7 @@ nginx expect stays out: its canary has not sung
 === TEST 19: a process that leaves does not keep the others from trying
 --- workers: 1
 --- ejection
-faults=1 backoff=500ms
+faults=1 backoff=2s
 --- worker
 m0 fail=INTERNAL every=2
 m1 gate=third
@@ -426,6 +426,6 @@ worker m1 expect submit
 nginx expect is ejected
 nginx reload
 nginx expect is back: its canary sang
-client2 lacks [DONE]
+worker m1 lacks detach
 worker m1 release
 client2 expect [DONE]

@@ -217,12 +217,12 @@ client_ready expect "chat":"
 === TEST 6: a reload while it is out: a process that stays sends the canaries
 --- workers: 1
 --- worker
-m0 refuse=INTERNAL:20 others=100:99|100:99 delay=20 text=a|b|c|d|e|f|g|h|i|j|a|b|c|d|e|f|g|h|i|j|a|b|c|d|e|f|g|h|i|j|a|b|c|d|e|f|g|h|i|j|a|b|c|d|e|f|g|h|i|j|a|b|c|d|e|f|g|h|i|j|a|b|c|d|e|f|g|h|i|j|a|b|c|d|e|f|g|h|i|j|a|b|c|d|e|f|g|h|i|j|a|b|c|d|e|f|g|h|i|j
+m0 refuse=INTERNAL:20 others=100:99|100:99 delay=30 text=a|b|c|d|e|f|g|h|i|j|a|b|c|d|e|f|g|h|i|j|a|b|c|d|e|f|g|h|i|j|a|b|c|d|e|f|g|h|i|j|a|b|c|d|e|f|g|h|i|j|a|b|c|d|e|f|g|h|i|j|a|b|c|d|e|f|g|h|i|j|a|b|c|d|e|f|g|h|i|j|a|b|c|d|e|f|g|h|i|j|a|b|c|d|e|f|g|h|i|j
 --- readiness
 requests=10 out=1s
 --- request_client_held
 POST /v1/completions
-{"model":"m","prompt":"hello","stream":true}
+{"model":"m","prompt":"hello","stream":true,"max_tokens":100}
 --- steps
 nginx ask 10 500
 nginx expect takes itself out
@@ -233,7 +233,7 @@ worker m0 expect generation=2
 client_ready request
 client_ready expect "chat":"away"
 nginx expect this frontend is back in cluster "chat": 20 of 20 canaries sang
-client_held lacks [DONE]
+worker m0 lacks detach
 client_held expect [DONE]
 
 

@@ -552,6 +552,7 @@ sub write_configuration {
     $nginx{master} = $processes;
     my $user = $processes && $> == 0 ? 'user root;' : '';
     my $main = $block->main_config // '';
+    $main .= "\nenv ASAN_OPTIONS;\nenv UBSAN_OPTIONS;\n" if $nginx{daemon};
     my $temp = join '', map { "    ${_}_temp_path $root/temp/$_;\n" }
                         qw(proxy fastcgi uwsgi scgi client_body);
     $processes ||= 1;
