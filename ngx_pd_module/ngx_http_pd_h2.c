@@ -20,6 +20,7 @@
 
 
 #define NGX_HTTP_PD_H2_IN         65536
+#define NGX_HTTP_PD_H2_LARGE      8192        /* bytes of a frame */
 #define NGX_HTTP_PD_H2_TURNS      16          /* reads before others' turn */
 #define NGX_HTTP_PD_H2_CONNECT    5000        /* ms */
 
@@ -365,7 +366,10 @@ ngx_http_pd_h2_send(ngx_http_pd_h2_t *h2)
 }
 
 
-/* fills the empty buffer with frames, so that many leave by one call */
+/*
+ * Fills the empty buffer with frames, so that many leave by one call; a large
+ * one leaves from where it lies, which is its place until the next is asked for.
+ */
 
 static ngx_int_t
 ngx_http_pd_h2_frames(ngx_http_pd_h2_t *h2)
@@ -392,6 +396,12 @@ ngx_http_pd_h2_frames(ngx_http_pd_h2_t *h2)
                                n < 0 ? nghttp2_strerror((int) n)
                                      : "oversized frame");
             return NGX_ERROR;
+        }
+
+        if (n >= NGX_HTTP_PD_H2_LARGE && h2->out_last == h2->out) {
+            h2->out_pos = (u_char *) p;
+            h2->out_last = h2->out_pos + n;
+            break;
         }
 
         h2->out_last = ngx_cpymem(h2->out_last, p, n);

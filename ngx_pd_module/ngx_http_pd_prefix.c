@@ -271,13 +271,17 @@ ngx_http_pd_tail_text(ngx_http_pd_tail_t *tail, u_char *p, size_t len)
     word = tail->word;
     hash = tail->hash;
 
-    while (p < last) {
+    for ( ;; ) {
 
-        if (shift == 0 && last - p >= 8) {
-            ngx_memcpy(&whole, p, 8);
-            hash = ngx_http_pd_prefix_mix(hash, le64toh(whole));
-            p += 8;
-            continue;
+        if (shift == 0) {
+            for ( /* void */ ; last - p >= 8; p += 8) {
+                ngx_memcpy(&whole, p, 8);
+                hash = ngx_http_pd_prefix_mix(hash, le64toh(whole));
+            }
+        }
+
+        if (p == last) {
+            break;
         }
 
         word |= (uint64_t) *p++ << shift;

@@ -5,7 +5,7 @@ bench-%: all model venv
 
 # The frontend alone: no model, no worker; what stands behind it only keeps time.
 .PHONY: bench-frontend
-bench-frontend: module $(BUILD)/t/bench/mock_worker $(BUILD)/t/bench/mock_peer
+bench-frontend: module $(addprefix $(BUILD)/t/bench/,mock_worker mock_peer turns.so)
 	@PD_BUILD=$(BUILD) t/bench/frontend
 
 .PHONY: bench-routers
@@ -25,6 +25,10 @@ $(BUILD)/t/bench/mock_worker: $(BUILD)/t/bench/mock_worker.o $(BUILD)/t/link/fak
 
 $(BUILD)/t/bench/mock_peer: $(BUILD)/t/bench/mock_peer.o
 	$(CC) $(PD_LDFLAGS) -o $@ $^ -lnghttp2
+
+$(BUILD)/t/bench/turns.so: t/bench/turns.c
+	@mkdir -p $(@D)
+	$(CC) $(OPT) -Wall -Wextra -Werror -D_GNU_SOURCE -shared -fPIC -o $@ $< -ldl
 
 # The hand-off alone, and once with everything around it.
 .PHONY: bench-kv

@@ -26,7 +26,7 @@
 #include "worker/base/clock.h"
 #include "worker/base/log.h"
 
-enum { SEQUENCES_MAX = 4096, ANSWER_MAX = 1024, MODEL_LEN = 65536, WORD_BYTES = 5 };
+enum { SEQUENCES_MAX = 4096, ANSWER_MAX = 1024, MODEL_LEN = 1048576, WORD_BYTES = 5 };
 
 struct sequence {
     struct pd_request *request;
@@ -310,7 +310,7 @@ int main(int argc, char **argv)
         .vocabulary = FAKE_VOCABULARY,
         .max_num_batched_tokens = 8192,
         .kv_blocks = 1000000,
-        .max_submit_bytes = 256 * 1024,
+        .max_submit_bytes = 1024 * 1024,
         .request_timeout_s = 3600,
         .kv_transports = transports,
         .kv_transport_count = 1,

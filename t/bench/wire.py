@@ -23,8 +23,8 @@ def post(path, body, kind, keep=False):
             f"Connection: {'keep-alive' if keep else 'close'}\r\n\r\n").encode() + body
 
 
-def chat(tokens, stream, keep=False):
-    body = {"model": "m", "messages": [{"role": "user", "content": "x" * PROMPT_BYTES}], "max_tokens": tokens}
+def chat(tokens, stream, keep=False, prompt_bytes=PROMPT_BYTES):
+    body = {"model": "m", "messages": [{"role": "user", "content": "x" * prompt_bytes}], "max_tokens": tokens}
     if stream:
         body["stream"] = True
     return post("/v1/chat/completions", json.dumps(body).encode(), "application/json", keep)
