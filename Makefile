@@ -218,6 +218,7 @@ test-long: venv model
 	    kv-model='$(MAKES) check-kv-model-long' \
 	    burst='$(MAKES) check-e2e-burst' \
 	    simt-model='$(MAKES) check-simt-model' \
+	    simt-races='$(PARALLEL) check-simt-races' \
 	    tsan-link='$(PARALLEL) $(TSAN) worker && $(MAKES) $(TSAN) check-link check-worker' \
 	    asan-hostile='$(PARALLEL) $(ASAN) worker && $(MAKES) $(ASAN) check-hostile-worker' \
 	    tsan-hostile='$(PARALLEL) $(TSAN) worker && $(MAKES) $(TSAN) check-hostile-worker'

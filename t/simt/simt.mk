@@ -35,6 +35,28 @@ $(BUILD)/t/simt/test_layout: $(addprefix $(BUILD)/t/simt/,test_layout.o probe.o)
 $(BUILD)/t/simt/test_products $(BUILD)/t/simt/test_attention: $(BUILD)/t/simt/test_%: $(BUILD)/t/simt/test_%.o $(SIMT_OBJ) $(HELP_LIB) $(ROOM_LIBS)
 	$(CXX) $(PD_LDFLAGS) -o $@ $^ -lcmocka $(PD_LIBS)
 
+# The same under ThreadSanitizer, which takes the kernels' barriers and nothing else for order: the shim
+# itself is not instrumented.
+RACE      := $(BUILD)/t/simt/race
+RACE_OBJ  := $(patsubst %.cu,$(RACE)/%.o,$(filter-out kernels/cuda/gpu_%,$(CUDA_SRC))) \
+             $(CUDA_C:%.c=$(BUILD)/%.o) $(addprefix $(RACE)/,simt.o warp.o runtime.o)
+RACE_TEST := $(addprefix $(RACE)/,test_products test_attention)
+
+$(RACE)/kernels/%.o: kernels/%.cu $(CUDA_HEAD) kernels/kernels.h $(SIMT_HEAD)
+	@mkdir -p $(@D)
+	$(SIMT_CXX) -fsanitize=thread -DPD_SIMT_HOST -DPD_SIMT_TSAN -x c++ -c -o $@ $<
+
+$(RACE)/%.o: t/simt/%.cc $(SIMT_HEAD)
+	@mkdir -p $(@D)
+	$(SIMT_CXX) -DPD_SIMT_HOST -DPD_SIMT_TSAN -c -o $@ $<
+
+$(RACE)/test_%: $(BUILD)/t/simt/test_%.o $(RACE_OBJ) $(HELP_LIB) $(ROOM_LIBS)
+	$(CXX) -fsanitize=thread -o $@ $^ -lcmocka $(PD_LIBS)
+
+.PHONY: check-simt-races
+check-simt-races: $(RACE_TEST)
+	for test in $(RACE_TEST); do PD_SIMT_SHAPES=2 TSAN_OPTIONS=halt_on_error=1 $$test || exit 1; done
+
 # The backend comes as objects: device.c names it weakly, so an archive would not bring it.
 $(BUILD)/t/simt/test_operators $(BUILD)/t/simt/test_simt: %: %.o $(SIMT_OBJ) $(HELP_LIB) $(ROOM_LIBS)
 	$(CXX) $(PD_LDFLAGS) -o $@ $^ -lcmocka $(PD_LIBS)

@@ -192,6 +192,7 @@ static const struct scene scenes[] = {
     {6, 2, 64, 24, 33, PD_F16, {310, 34, 100}, {1, 34, 40}},
     {2, 1, 128, 16, 300, PD_BF16, {600, 520, 301}, {1, 7, 1}},
     {4, 2, 64, 16, 20, PD_F32, {90, 21, 5}, {12, 1, 5}},
+    {64, 64, 32, 16, 0, PD_F16, {600, 5, 1}, {1, 1, 1}}, /* a block has several splits */
 };
 
 static void test_every_shape(void **state)
