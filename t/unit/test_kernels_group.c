@@ -158,7 +158,8 @@ static void play(struct chain *chain, int count, struct answer *answer)
     answer->sampled[2] = step->sampled[0];
 }
 
-static void check_equal(const struct shape *shape, const char *kind, const char *isa)
+/* `whole`: every number of tokens in every way; else a few of them. */
+static void check_equal(const struct shape *shape, const char *kind, const char *isa, bool whole)
 {
     static const int counts[] = {1, 3, TOKENS - 1};
     static const struct {
@@ -168,7 +169,9 @@ static void check_equal(const struct shape *shape, const char *kind, const char 
     for (size_t c = 0; c < sizeof(counts) / sizeof(counts[0]); c++) {
         static struct answer expected, answer;
 
-        for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
+        if (!whole && c != 1)
+            continue;
+        for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i += whole ? 1 : 3) {
             struct chain chain;
 
             open_chain(&chain, shape, kind, isa, ways[i].ranks, ways[i].threads, SLICES);
@@ -193,10 +196,13 @@ static void test_any_number_of_ranks_computes_the_same_bits(void **state)
 {
     (void)state;
     for (const char *const *path = pd_rig_paths(); *path != NULL; path++) {
-        for (int i = 0; i < SHAPES; i++)
-            check_equal(&shapes[i], "cpu", *path);
+        bool best =
+            path[1] == NULL; /* the others take the same way through all that is not theirs */
+
+        for (int i = 0; i < SHAPES; i += best ? 1 : 3)
+            check_equal(&shapes[i], "cpu", *path, best && i < 2);
     }
-    check_equal(&shapes[0], "reference", NULL);
+    check_equal(&shapes[0], "reference", NULL, false);
 }
 
 /* Formats whose blocks of 256 columns ranks cannot cut still are summed in slices. */
