@@ -415,7 +415,7 @@ nginx expect stays out: its canary has not sung
 faults=1 backoff=2s
 --- worker
 m0 fail=INTERNAL every=2
-m1 gate=third
+m1 gate=finish
 --- steps
 nginx expect attached
 nginx expect attached
