@@ -100,5 +100,8 @@ for target in $targets; do
     make --no-print-directory -s -f "$objects/Makefile" "$target"
 done
 
-cmp -s "$objects/ngx_http_pd_module.so" "$build/ngx_http_pd_module.so" \
-    || cp "$objects/ngx_http_pd_module.so" "$build/ngx_http_pd_module.so"
+# In one step: an nginx that runs with the old file keeps it.
+cmp -s "$objects/ngx_http_pd_module.so" "$build/ngx_http_pd_module.so" || {
+    cp "$objects/ngx_http_pd_module.so" "$build/ngx_http_pd_module.so.new"
+    mv "$build/ngx_http_pd_module.so.new" "$build/ngx_http_pd_module.so"
+}
