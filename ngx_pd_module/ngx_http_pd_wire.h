@@ -147,12 +147,4 @@ ngx_http_pd_wire_put(u_char *p, uint64_t number)
 }
 
 
-/* as in proto3, fields that have their default are left out */
-
-u_char *ngx_http_pd_wire_put_uint(u_char *p, ngx_uint_t id, uint64_t number);
-u_char *ngx_http_pd_wire_put_float(u_char *p, ngx_uint_t id, float number);
-u_char *ngx_http_pd_wire_put_bytes(u_char *p, ngx_uint_t id, u_char *data,
-    size_t len);
-
-
 #endif /* _NGX_HTTP_PD_WIRE_H_INCLUDED_ */
