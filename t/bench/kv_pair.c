@@ -192,7 +192,7 @@ static void one_round(struct kvx_worker *source, struct kvx_worker *reader, uint
     pd_kvx_fetch_want(reader->kvx, number, 0, wanted, blocks);
     processor = processor_seconds();
     begun = now();
-    pd_kvx_complete(source->kvx, number, 1, 0, 0);
+    pd_kvx_complete(source->kvx, number, &(struct pd_kvx_first){.token = 1});
     event = kvx_expect(reader, KVX_COMPLETE, number);
     begun = now() - begun;
     *cost = (struct cost){.seconds = begun,

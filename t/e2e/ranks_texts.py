@@ -17,9 +17,11 @@ def ask(prompt, **sampling):
     if status != 200:
         raise AssertionError(f"status {status}: {answer}")
     choice = answer["choices"][0]
-    # Of the last tokens, which the decode worker computes: the first one's come from the prefill worker.
-    return [choice["text"], choice["finish_reason"], choice["logprobs"]["token_logprobs"][-20:],
-            choice["logprobs"]["top_logprobs"][-20:], answer["usage"]["prompt_tokens"]]
+    logprobs = choice["logprobs"]
+    if len(logprobs["tokens"]) != 24:
+        raise AssertionError(f"log probabilities of {len(logprobs['tokens'])} tokens: {answer}")
+    return [choice["text"], choice["finish_reason"], logprobs["token_logprobs"], logprobs["top_logprobs"],
+            answer["usage"]["prompt_tokens"]]
 
 
 def main():

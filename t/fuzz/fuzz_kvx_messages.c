@@ -269,7 +269,7 @@ static void feed_source(const uint8_t *data, size_t size, bool greeted)
             pd_source_message(world.source, 0, LINK, &message);
     }
     for (uint64_t i = 0; i < TICKETS; i++)
-        pd_source_complete(world.source, 0, i, 1, 0, 0);
+        pd_source_complete(world.source, 0, i, &(struct pd_kvx_first){.token = 1});
     pd_source_shutdown(world.source);
     require(world.released == TICKETS && pd_source_tickets(world.source) == 0);
     pd_source_destroy(world.source);

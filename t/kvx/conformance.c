@@ -64,7 +64,8 @@ static void run_through(struct pair *pair, struct kvx_prompt *prompt, uint64_t f
     assert_int_equal(event.prompt_first, 100);
     assert_int_equal(event.prompt_last, 100 + prompt->tokens - 1);
     pd_kvx_fetch_want(pair->reader->kvx, fetch, from, blocks, prompt->blocks);
-    pd_kvx_complete(pair->source->kvx, prompt->generation, 4711, 0, 5);
+    pd_kvx_complete(pair->source->kvx, prompt->generation,
+                    &(struct pd_kvx_first){.token = 4711, .cached = 5});
     event = kvx_expect(pair->reader, KVX_SAMPLED, fetch);
     assert_int_equal(event.token, 4711);
     event = kvx_expect(pair->reader, KVX_COMPLETE, fetch);
@@ -205,7 +206,7 @@ static void chunks_are_read_while_the_source_computes(void **state)
         pd_kvx_ready(pair->source->kvx, 1, ready);
     }
     assert_int_equal(kvx_count(pair->reader, KVX_COMPLETE, 1), 0);
-    pd_kvx_complete(pair->source->kvx, 1, 7, 0, 0);
+    pd_kvx_complete(pair->source->kvx, 1, &(struct pd_kvx_first){.token = 7});
     event = kvx_expect(pair->reader, KVX_COMPLETE, 1);
     assert_int_equal(event.stats.chunks, 5);
     kvx_assert_only(pair->reader, &prompt, 0, blocks);
@@ -234,7 +235,7 @@ static void many_prompts_share_a_link(void **state)
         pd_kvx_fetch_want(pair->reader->kvx, 100 + i, 0, blocks[i], 9);
     }
     for (size_t i = 0; i < CROWD; i++)
-        pd_kvx_complete(pair->source->kvx, 100 + i, (uint32_t)i, 0, 0);
+        pd_kvx_complete(pair->source->kvx, 100 + i, &(struct pd_kvx_first){.token = (uint32_t)i});
     for (size_t i = 0; i < CROWD; i++) {
         assert_int_equal(kvx_expect(pair->reader, KVX_COMPLETE, 100 + i).token, i);
         kvx_expect(pair->source, KVX_RELEASED, 100 + i);
@@ -257,8 +258,8 @@ static void both_directions_at_once(void **state)
     kvx_prompt_init(&back, pair->reader, 2, 64, NULL, 10);
     assert_int_equal(kvx_offer(pair->source, &there, 1), PD_OK);
     assert_int_equal(kvx_offer(pair->reader, &back, 1), PD_OK);
-    pd_kvx_complete(pair->source->kvx, 1, 1, 0, 0);
-    pd_kvx_complete(pair->reader->kvx, 2, 2, 0, 0);
+    pd_kvx_complete(pair->source->kvx, 1, &(struct pd_kvx_first){.token = 1});
+    pd_kvx_complete(pair->reader->kvx, 2, &(struct pd_kvx_first){.token = 2});
     fetch(pair, &there, 1);
     kvx_ticket(pair->reader, &back, &ticket);
     assert_int_equal(pd_kvx_fetch(pair->source->kvx, 2, &ticket), PD_OK);
@@ -515,7 +516,7 @@ static void late_messages_are_ignored(void **state)
     fetch(pair, &prompt, 2);
     pd_kvx_fetch_cancel(pair->reader->kvx, 2);
     assert_true(kvx_expect(pair->reader, KVX_CLOSED, 2).cancelled);
-    pd_kvx_complete(pair->source->kvx, 2, 1, 0, 0);
+    pd_kvx_complete(pair->source->kvx, 2, &(struct pd_kvx_first){.token = 1});
     kvx_let_go(&pair->net);
     kvx_expect(pair->source, KVX_RELEASED, 2);
     kvx_prompt_init(&prompt, pair->source, 3, 64, NULL, 0);

@@ -154,8 +154,10 @@ static void compute(struct node *p, struct attempt *attempt, uint64_t argument)
         return;
     }
     attempt->completed = true;
-    pd_kvx_complete(p->kvx, attempt->id, (uint32_t)attempt->id + 1, attempt->ends_early,
-                    attempt->shared * BLOCK_SIZE);
+    pd_kvx_complete(p->kvx, attempt->id,
+                    &(struct pd_kvx_first){.token = (uint32_t)attempt->id + 1,
+                                           .finish = attempt->ends_early,
+                                           .cached = attempt->shared * BLOCK_SIZE});
     kvx_tell_front(p, attempt->p_attach, attempt, attempt->ends_early ? FIRST_AND_LAST : FIRST);
 }
 
@@ -310,7 +312,7 @@ static void cancel_fetch(struct node *d, struct attempt *attempt)
     pd_kvx_fetch_cancel(d->kvx, attempt->id);
 }
 
-static void on_sampled(void *context, uint64_t fetch, uint32_t token, int finish)
+static void on_sampled(void *context, uint64_t fetch, const struct pd_kvx_first *first)
 {
     struct node *d = context;
     struct attempt *attempt;
@@ -318,9 +320,9 @@ static void on_sampled(void *context, uint64_t fetch, uint32_t token, int finish
     if (d->dying)
         return;
     attempt = fetch_of(d, fetch);
-    CHECK(token == (uint32_t)fetch + 1, "the first token of %llu is another's",
+    CHECK(first->token == (uint32_t)fetch + 1, "the first token of %llu is another's",
           (unsigned long long)fetch);
-    if (finish != 0 && !attempt->cancelled) { /* (14) */
+    if (first->finish != 0 && !attempt->cancelled) { /* (14) */
         kvx_tell_front(d, attempt->d_attach, attempt, FINISHED);
         cancel_fetch(d, attempt);
     }
@@ -347,7 +349,7 @@ static void end_decoding(struct node *d, struct attempt *attempt, uint64_t argum
 }
 
 /* Trusted: and only now may its blocks enter the prefix cache (20). */
-static void on_complete(void *context, uint64_t fetch, uint32_t token, int finish, uint32_t cached_,
+static void on_complete(void *context, uint64_t fetch, const struct pd_kvx_first *first,
                         const struct pd_kvx_stats *stats)
 {
     struct node *d = context;
@@ -357,8 +359,8 @@ static void on_complete(void *context, uint64_t fetch, uint32_t token, int finis
     if (d->dying)
         return;
     attempt = fetch_of(d, fetch);
-    CHECK(token == (uint32_t)fetch + 1 && finish == attempt->ends_early &&
-              cached_ == attempt->shared * BLOCK_SIZE,
+    CHECK(first->token == (uint32_t)fetch + 1 && first->finish == attempt->ends_early &&
+              first->cached == attempt->shared * BLOCK_SIZE,
           "the first token of %llu is another's", (unsigned long long)fetch);
     SAY("%s: fetch %llu is complete", d->name, (unsigned long long)fetch);
     end_fetch(d, attempt);

@@ -23,8 +23,9 @@ struct offer {
     uint64_t generation, owner;
     int32_t *blocks, *prompt;
     size_t block_count;
-    uint32_t tokens, ready, first_token, cached;
-    int finish, told;
+    uint32_t tokens, ready;
+    struct pd_kvx_first first;
+    int told;
     bool complete, revoked;
     uint8_t secret[PD_KVX_SECRET];
     struct fetch *reader;
@@ -184,7 +185,7 @@ static void advance(struct fetch *fetch)
         return;
     if (offer->complete && !fetch->sampled) {
         fetch->sampled = true;
-        callbacks->sampled(callbacks->engine, fetch->id, offer->first_token, offer->finish);
+        callbacks->sampled(callbacks->engine, fetch->id, &offer->first);
     }
     if (net->holds & DOUBLE_HOLD_DATA)
         return;
@@ -192,8 +193,7 @@ static void advance(struct fetch *fetch)
     if (!offer->complete)
         return;
     net->counts.completed++;
-    callbacks->complete(callbacks->engine, fetch->id, offer->first_token, offer->finish,
-                        offer->cached, &stats);
+    callbacks->complete(callbacks->engine, fetch->id, &offer->first, &stats);
     end_offer(offer);
     end_fetch(fetch);
 }
@@ -350,8 +350,7 @@ void pd_kvx_ready(struct pd_kvx *kvx, uint64_t generation, uint32_t tokens)
     pthread_mutex_unlock(&kvx->net->lock);
 }
 
-void pd_kvx_complete(struct pd_kvx *kvx, uint64_t generation, uint32_t first_token, int finish,
-                     uint32_t cached)
+void pd_kvx_complete(struct pd_kvx *kvx, uint64_t generation, const struct pd_kvx_first *first)
 {
     struct offer *offer;
 
@@ -359,9 +358,7 @@ void pd_kvx_complete(struct pd_kvx *kvx, uint64_t generation, uint32_t first_tok
     offer = find_offer(kvx->net, kvx->instance, generation);
     if (offer) {
         offer->complete = true;
-        offer->first_token = first_token;
-        offer->finish = finish;
-        offer->cached = cached;
+        offer->first = *first;
     }
     pump(kvx->net);
     pthread_mutex_unlock(&kvx->net->lock);

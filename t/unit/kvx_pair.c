@@ -254,20 +254,21 @@ static void on_claimed(void *context, uint64_t fetch, const uint32_t *prompt, si
                                         .prompt_count = count});
 }
 
-static void on_sampled(void *context, uint64_t fetch, uint32_t token, int finish)
+static void on_sampled(void *context, uint64_t fetch, const struct pd_kvx_first *first)
 {
     record(context,
-           &(struct kvx_event){.kind = KVX_SAMPLED, .id = fetch, .token = token, .finish = finish});
+           &(struct kvx_event){
+               .kind = KVX_SAMPLED, .id = fetch, .token = first->token, .finish = first->finish});
 }
 
-static void on_complete(void *context, uint64_t fetch, uint32_t token, int finish, uint32_t cached,
+static void on_complete(void *context, uint64_t fetch, const struct pd_kvx_first *first,
                         const struct pd_kvx_stats *stats)
 {
     record(context, &(struct kvx_event){.kind = KVX_COMPLETE,
                                         .id = fetch,
-                                        .token = token,
-                                        .finish = finish,
-                                        .cached = cached,
+                                        .token = first->token,
+                                        .finish = first->finish,
+                                        .cached = first->cached,
                                         .stats = *stats});
 }
 

@@ -162,18 +162,19 @@ static inline void on_claimed(void *context, uint64_t fetch, const uint32_t *pro
     note(context, "claimed %llu: %u..%u", (unsigned long long)fetch, prompt[0], prompt[count - 1]);
 }
 
-static inline void on_sampled(void *context, uint64_t fetch, uint32_t token, int finish)
+static inline void on_sampled(void *context, uint64_t fetch, const struct pd_kvx_first *first)
 {
-    note(context, "sampled %llu: %u %d", (unsigned long long)fetch, token, finish);
+    note(context, "sampled %llu: %u %d", (unsigned long long)fetch, first->token, first->finish);
 }
 
-static inline void on_complete(void *context, uint64_t fetch, uint32_t token, int finish,
-                               uint32_t cached, const struct pd_kvx_stats *stats)
+static inline void on_complete(void *context, uint64_t fetch, const struct pd_kvx_first *first,
+                               const struct pd_kvx_stats *stats)
 {
     struct world *world = context;
 
     world->stats = *stats;
-    note(world, "complete %llu: %u %d %u", (unsigned long long)fetch, token, finish, cached);
+    note(world, "complete %llu: %u %d %u", (unsigned long long)fetch, first->token, first->finish,
+         first->cached);
 }
 
 static inline void on_closed(void *context, uint64_t fetch, bool cancelled, const char *why)
@@ -404,9 +405,9 @@ static inline void sampled(struct world *world, uint64_t now, uint64_t generatio
     message.ready.generation = generation;
     message.ready.tokens = 30;
     message.ready.complete = true;
-    message.ready.first_token = 4711;
-    message.ready.finish = finish;
-    message.ready.cached = 16;
+    message.ready.first.token = 4711;
+    message.ready.first.finish = finish;
+    message.ready.first.cached = 16;
     pd_reader_message(world->reader, now, 1, &message);
 }
 

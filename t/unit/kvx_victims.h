@@ -102,7 +102,7 @@ static inline void begin(struct pair *pair, const char *transport)
 static inline void finish(struct pair *pair)
 {
     pd_kvx_fetch_want(pair->reader->kvx, 1, 0, blocks, 8);
-    pd_kvx_complete(pair->source->kvx, 1, 4711, 0, 0);
+    pd_kvx_complete(pair->source->kvx, 1, &(struct pd_kvx_first){.token = 4711});
     kvx_expect(pair->reader, KVX_COMPLETE, 1);
     kvx_assert_only(pair->reader, &pair->prompt, 0, blocks);
     kvx_expect(pair->source, KVX_RELEASED, 1);
@@ -116,7 +116,7 @@ static inline void go_on(struct pair *pair)
     fetch(pair, 2);
     kvx_expect(pair->reader, KVX_CLAIMED, 2);
     pd_kvx_fetch_want(pair->reader->kvx, 2, 0, blocks, 8);
-    pd_kvx_complete(pair->source->kvx, 2, 4711, 0, 0);
+    pd_kvx_complete(pair->source->kvx, 2, &(struct pd_kvx_first){.token = 4711});
     kvx_expect(pair->reader, KVX_COMPLETE, 2);
     kvx_assert_only(pair->reader, &pair->prompt, 0, blocks);
     kvx_net_free(&pair->net);

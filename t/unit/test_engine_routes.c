@@ -237,6 +237,30 @@ static void test_a_reader_ends_with_the_first_token(void **state)
     close_pair();
 }
 
+/* The reader's words may be heard before the source's: it says all that the source says of its token. */
+static void test_a_reader_says_what_the_source_knows_of_its_token(void **state)
+{
+    struct lab_options options = lab_defaults();
+    struct pd_request *begin, *end;
+
+    (void)state;
+    open_pair(&options, &options);
+    start_pair();
+    begin = prefill_request(0, prompt, LONG);
+    begin->sampling.logprobs = 4;
+    lab_submit(&source, begin);
+    end = decode_request(0, LONG);
+    end->sampling.logprobs = 4;
+    lab_submit(&reader, end);
+    lab_wait(&source, 0);
+    lab_wait(&reader, 0);
+    assert_int_equal(reader.answers[0].first_position, 0);
+    assert_int_equal(reader.answers[0].tokens[0], source.answers[0].tokens[0]);
+    assert_true(source.answers[0].logprobs[0] < 0);
+    assert_true(reader.answers[0].logprobs[0] == source.answers[0].logprobs[0]);
+    close_pair();
+}
+
 /* Every block that is taken, on either side, is marked before anything is written to it. */
 static void test_blocks_are_marked_when_taken(void **state)
 {
@@ -410,6 +434,7 @@ int main(void)
         cmocka_unit_test(test_a_second_attempt_goes_on),
         cmocka_unit_test(test_one_token_needs_no_reader),
         cmocka_unit_test(test_a_reader_ends_with_the_first_token),
+        cmocka_unit_test(test_a_reader_says_what_the_source_knows_of_its_token),
         cmocka_unit_test(test_blocks_are_marked_when_taken),
         cmocka_unit_test(test_no_room_on_the_reader),
         cmocka_unit_test(test_the_source_waits_for_its_tickets),

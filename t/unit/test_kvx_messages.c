@@ -124,7 +124,13 @@ static void messages_from_a_source_come_back(void **state)
     back = back_from_source(&message);
     assert_memory_equal(&back, &message, sizeof(back));
     message = (struct pd_from_source){.kind = PD_FROM_SOURCE_READY};
-    message.ready = (struct pd_chunk_ready){7, 300, true, 4711, 2, 64, 0, 0, NULL};
+    message.ready = (struct pd_chunk_ready){.generation = 7, .tokens = 300, .complete = true};
+    message.ready.first = (struct pd_kvx_first){.token = 4711, .finish = 2, .cached = 64};
+    back = back_from_source(&message);
+    assert_memory_equal(&back.ready, &message.ready, sizeof(back.ready));
+    message.ready.first.chances = PD_KVX_CHANCES;
+    for (uint32_t i = 0; i < PD_KVX_CHANCES; i++)
+        message.ready.first.chance[i] = (struct pd_kvx_chance){4711 - i, -0.5f * (float)(i + 1)};
     back = back_from_source(&message);
     assert_memory_equal(&back.ready, &message.ready, sizeof(back.ready));
     message.ready.sums_from = 3;
@@ -165,8 +171,8 @@ static void largest_claim_comes_back(void **state)
     message.claimed.prompt_count = MAX_TOKENS;
     message.claimed.words = words;
     message.claimed.word_count = MAX_TOKENS / 8;
-    message.claimed.ready =
-        (struct pd_chunk_ready){7, 300, false, 0, 0, 0, 0, MAX_TOKENS / 8, sums};
+    message.claimed.ready = (struct pd_chunk_ready){
+        .generation = 7, .tokens = 300, .sum_count = MAX_TOKENS / 8, .sums = sums};
     back = back_from_source(&message);
     assert_int_equal(back.claimed.generation, 7);
     assert_int_equal(back.claimed.extent_count, MAX_TOKENS / 8);
@@ -404,7 +410,33 @@ static void unknown_kinds_and_values_are_no_error(void **state)
     wire.ready = &ready;
     length = pd__v1__kv_from_source__pack(&wire, bytes);
     assert_int_equal(pd_from_source_unpack(bytes, length, MAX_TOKENS, &from, NULL), PD_OK);
-    assert_int_equal(from.ready.finish, PD__V1__FINISH_REASON__FINISH_NONE);
+    assert_int_equal(from.ready.first.finish, PD__V1__FINISH_REASON__FINISH_NONE);
+}
+
+/* A token and 20 alternatives, no more. */
+static void too_many_log_probabilities_are_refused(void **state)
+{
+    Pd__V1__KvChance chance = PD__V1__KV_CHANCE__INIT, *chances[PD_KVX_CHANCES + 1];
+    Pd__V1__KvChunkReady ready = PD__V1__KV_CHUNK_READY__INIT;
+    Pd__V1__KvFromSource wire = PD__V1__KV_FROM_SOURCE__INIT;
+    struct pd_from_source message;
+    struct pd_error error;
+    uint8_t bytes[256];
+    size_t length;
+
+    (void)state;
+    for (size_t i = 0; i < PD_KVX_CHANCES + 1; i++)
+        chances[i] = &chance;
+    ready.chances = chances;
+    wire.kind_case = PD__V1__KV_FROM_SOURCE__KIND_READY;
+    wire.ready = &ready;
+    for (ready.n_chances = PD_KVX_CHANCES; ready.n_chances <= PD_KVX_CHANCES + 1;
+         ready.n_chances++) {
+        length = pd__v1__kv_from_source__pack(&wire, bytes);
+        assert_int_equal(pd_from_source_unpack(bytes, length, MAX_TOKENS, &message, &error),
+                         ready.n_chances == PD_KVX_CHANCES ? PD_OK : PD_INVALID);
+    }
+    assert_non_null(strstr(error.text, "22 log probabilities"));
 }
 
 static void long_reasons_are_cut(void **state)
@@ -454,7 +486,14 @@ static void damaged_messages_do_no_harm(void **state)
 
     (void)state;
     message.claimed =
-        (struct pd_claimed){7, extents, 2, prompt, 40, words, 5, {7, 8, 0, 0, 0, 0, 0, 1, sums}};
+        (struct pd_claimed){.generation = 7,
+                            .extents = extents,
+                            .extent_count = 2,
+                            .prompt = prompt,
+                            .prompt_count = 40,
+                            .words = words,
+                            .word_count = 5,
+                            .ready = {.generation = 7, .tokens = 8, .sum_count = 1, .sums = sums}};
     good = pd_from_source_pack(&message, &length);
     assert_true(length < sizeof(bytes));
     for (size_t cut = 0; cut <= length; cut++)
@@ -533,6 +572,7 @@ int main(void)
         cmocka_unit_test(bounds_of_a_sources_hello),
         cmocka_unit_test(bounds_of_a_claims_answer),
         cmocka_unit_test(unknown_kinds_and_values_are_no_error),
+        cmocka_unit_test(too_many_log_probabilities_are_refused),
         cmocka_unit_test(long_reasons_are_cut),
         cmocka_unit_test(damaged_messages_do_no_harm),
         cmocka_unit_test(dense_message_stays_within_its_budget),

@@ -231,7 +231,7 @@ static void reused_blocks_are_not_trusted(void **state)
     pd_kvx_ready(pair.source->kvx, 1, 64);
     pd_kvx_fetch_want(pair.reader->kvx, 1, 0, blocks, 8);
     pd_kvx_recycled(pair.source->kvx, &pair.prompt.block[7], 1);
-    pd_kvx_complete(pair.source->kvx, 1, 4711, 0, 0);
+    pd_kvx_complete(pair.source->kvx, 1, &(struct pd_kvx_first){.token = 4711});
     assert_non_null(strstr(kvx_expect(pair.reader, KVX_CLOSED, 1).why, "reused blocks"));
     assert_int_equal(kvx_count(pair.reader, KVX_COMPLETE, 1), 0);
     kvx_expect(pair.source, KVX_RELEASED, 1);

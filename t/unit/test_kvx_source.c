@@ -146,7 +146,7 @@ static void blocks_are_staged_before_their_reader_is_told(void **state)
     expect(world, "stage 10+2; 1 claimed 7 at 16");
     pd_source_ready(world->source, 0, 7, 17);
     expect(world, "1 ready 7 17");
-    pd_source_complete(world->source, 0, 7, 4711, 0, 0);
+    pd_source_complete(world->source, 0, 7, &(struct pd_kvx_first){.token = 4711});
     expect(world, "stage 12+2; 1 ready 7 30 complete");
     close_world(world);
 }
@@ -183,7 +183,7 @@ static void rule_21_leaping_clock_ends_links_before_it_frees(void **state)
     offer(world, 0, 8, 1);
     link_up(world, 0, 1, "d0");
     claim(world, 0, 1, 7);
-    pd_source_complete(world->source, 0, 7, 4711, 0, 0);
+    pd_source_complete(world->source, 0, 7, &(struct pd_kvx_first){.token = 4711});
     expect(world, "1 claimed 7 at 0; 1 ready 7 30 complete");
     pd_source_tick(world->source, 2 * release_ns);
     expect(world, "withdraw 1; released 7; close 1; released 8");
@@ -245,7 +245,7 @@ static void rule_7_unknown_tickets_are_ignored(void **state)
     link_up(world, 0, 1, "d0");
     release(world, 0, 1, 12345);
     pd_source_ready(world->source, 0, 12345, 8);
-    pd_source_complete(world->source, 0, 12345, 1, 0, 0);
+    pd_source_complete(world->source, 0, 12345, &(struct pd_kvx_first){.token = 1});
     pd_source_revoke(world->source, 0, 12345, "?");
     expect(world, "");
     claim(world, 0, 1, 12345);
@@ -403,20 +403,22 @@ static void rule_13_token_rides_in_the_last_ready(void **state)
     link_up(world, 0, 1, "d0");
     claim(world, 0, 1, 7);
     expect(world, "1 claimed 7 at 0");
-    pd_source_complete(world->source, 0, 7, 4711, 1, 24);
+    pd_source_complete(world->source, 0, 7,
+                       &(struct pd_kvx_first){.token = 4711, .finish = 1, .cached = 24});
     expect(world, "1 ready 7 30 complete");
-    assert_int_equal(world->last.ready.first_token, 4711);
-    assert_int_equal(world->last.ready.finish, 1);
-    assert_int_equal(world->last.ready.cached, 24);
-    pd_source_complete(world->source, 0, 7, 4712, 0, 0); /* it was sampled once */
+    assert_int_equal(world->last.ready.first.token, 4711);
+    assert_int_equal(world->last.ready.first.finish, 1);
+    assert_int_equal(world->last.ready.first.cached, 24);
+    pd_source_complete(world->source, 0, 7,
+                       &(struct pd_kvx_first){.token = 4712}); /* it was sampled once */
     expect(world, "");
     /* To a reader that comes later it is in the answer to the claim. */
-    pd_source_complete(world->source, 0, 8, 99, 2, 0);
+    pd_source_complete(world->source, 0, 8, &(struct pd_kvx_first){.token = 99, .finish = 2});
     claim(world, 0, 1, 8);
     expect(world, "1 claimed 8 at 30");
     assert_true(world->last.claimed.ready.complete);
-    assert_int_equal(world->last.claimed.ready.first_token, 99);
-    assert_int_equal(world->last.claimed.ready.finish, 2);
+    assert_int_equal(world->last.claimed.ready.first.token, 99);
+    assert_int_equal(world->last.claimed.ready.first.finish, 2);
     close_world(world);
 }
 
@@ -484,7 +486,7 @@ static void rule_21_release_deadline_is_the_last_resort(void **state)
     link_up(world, 0, 1, "d0");
     claim(world, 0, 1, 7);
     claim(world, 0, 1, 8);
-    pd_source_complete(world->source, 0, 7, 1, 0, 0);
+    pd_source_complete(world->source, 0, 7, &(struct pd_kvx_first){.token = 1});
     expect(world, "1 claimed 7 at 0; 1 claimed 8 at 0; 1 ready 7 30 complete");
     for (now = 0; now < release_ns; now += silence_ns / 2) {
         heartbeat(world, now, 1);
@@ -531,7 +533,7 @@ static void rule_21_reads_are_checked_against_ticket_owner_and_blocks(void **sta
     assert_false(pd_source_may_read(source, 1, 7, UINT32_MAX, 1));
     assert_false(pd_source_may_read(source, 2, 7, 40, 1)); /* another link */
     assert_false(pd_source_may_read(source, 1, 8, 40, 1)); /* another ticket */
-    pd_source_complete(source, 0, 7, 1, 0, 0);
+    pd_source_complete(source, 0, 7, &(struct pd_kvx_first){.token = 1});
     assert_true(pd_source_may_read(source, 1, 7, 60, 1));
     assert_true(pd_source_may_read(source, 1, 7, 43, 1));
     assert_true(pd_source_may_read(source, 1, 7, 63, 1)); /* the last block, in part */

@@ -175,6 +175,23 @@ bool pd_answer_replay(struct pd_engine *engine, struct pd_sequence *s)
     return false;
 }
 
+/* The token and all that is said of it: decode may be heard before this worker is. */
+static void hand_over(struct pd_engine *engine, const struct pd_sequence *s,
+                      const struct pd_sampled *sampled, int finish)
+{
+    struct pd_kvx_first first = {
+        .token = (uint32_t)sampled->token,
+        .finish = finish,
+        .cached = s->cached,
+        .chances = (uint32_t)sampled->stride,
+    };
+
+    for (int i = 0; i < sampled->stride; i++)
+        first.chance[i] = (struct pd_kvx_chance){(uint32_t)sampled->logprobs[i].token,
+                                                 sampled->logprobs[i].logprob};
+    pd_kvx_complete(engine->kvx, s->number, &first);
+}
+
 void pd_answer_accept(struct pd_engine *engine, struct pd_sequence *s,
                       const struct pd_sampled *sampled)
 {
@@ -203,6 +220,6 @@ void pd_answer_accept(struct pd_engine *engine, struct pd_sequence *s,
     if (!handed_over)
         learn_length(engine, position + 1);
     else
-        pd_kvx_complete(engine->kvx, s->number, (uint32_t)sampled->token, ending.finish, s->cached);
+        hand_over(engine, s, sampled, ending.finish);
     pd_sequence_end(engine, s);
 }

@@ -112,8 +112,7 @@ struct pd_engine_message {
     uint64_t number;            /* kvx: generation or fetch */
     int32_t *prompt;            /* CLAIMED */
     size_t count;
-    uint32_t first_token, cached; /* SAMPLED, COMPLETE */
-    int finish;
+    struct pd_kvx_first first; /* SAMPLED, COMPLETE */
     struct pd_kvx_stats stats;
     char why[160]; /* CLOSED */
 };

@@ -115,18 +115,36 @@ static void claimed(struct pd_engine *engine, struct pd_sequence *s,
     pd_kvx_fetch_want(engine->kvx, s->number, count, s->blocks, (size_t)s->block_count);
 }
 
-/* The source's first token, checked. False: the sequence has failed. */
-static bool trust_token(struct pd_engine *engine, struct pd_sequence *s,
-                        const struct pd_engine_message *m, struct pd_sampled *first)
+static bool is_token(const struct pd_engine *engine, uint32_t token)
 {
-    if (s->count == 0 || m->first_token >= (uint32_t)engine->vocabulary ||
-        m->finish < PD__V1__FINISH_REASON__FINISH_NONE ||
-        m->finish > PD__V1__FINISH_REASON__FINISH_TOOL_CALLS) {
+    return token < (uint32_t)engine->vocabulary;
+}
+
+/* The source's first token, checked, and its log probabilities in `logprobs`, of which a source of an
+ * earlier protocol says nothing. False: the sequence has failed. */
+static bool trust_token(struct pd_engine *engine, struct pd_sequence *s,
+                        const struct pd_kvx_first *from,
+                        struct pd_token_logprob logprobs[PD_KVX_CHANCES], struct pd_sampled *first)
+{
+    bool known = s->count > 0 && is_token(engine, from->token) &&
+                 from->finish >= PD__V1__FINISH_REASON__FINISH_NONE &&
+                 from->finish <= PD__V1__FINISH_REASON__FINISH_TOOL_CALLS;
+
+    for (uint32_t i = 0; i < from->chances; i++) {
+        known = known && is_token(engine, from->chance[i].token);
+        logprobs[i] =
+            (struct pd_token_logprob){(int32_t)from->chance[i].token, from->chance[i].logprob};
+    }
+    if (!known) {
         pd_sequence_abort(engine, s, PD__V1__FAILED__CODE__TICKET,
                           "the source's first token is none of this model's");
         return false;
     }
-    *first = (struct pd_sampled){.token = (int32_t)m->first_token, .forced = m->finish};
+    *first = (struct pd_sampled){.token = (int32_t)from->token, .forced = from->finish};
+    if ((int)from->chances == s->request->sampling.logprobs) {
+        first->logprobs = logprobs;
+        first->stride = (int)from->chances;
+    }
     return true;
 }
 
@@ -134,12 +152,14 @@ static bool trust_token(struct pd_engine *engine, struct pd_sequence *s,
 static void sampled(struct pd_engine *engine, struct pd_sequence *s,
                     const struct pd_engine_message *m)
 {
+    struct pd_token_logprob logprobs[PD_KVX_CHANCES];
     struct pd_sampled first;
 
     if (s->phase != PD_PHASE_RECEIVING)
         return;
     s->sampled_ns = pd_clock_ns();
-    if (m->finish == PD__V1__FINISH_REASON__FINISH_NONE || !trust_token(engine, s, m, &first))
+    if (m->first.finish == PD__V1__FINISH_REASON__FINISH_NONE ||
+        !trust_token(engine, s, &m->first, logprobs, &first))
         return;
     pd_transfer_recall(engine, s, "");
     pd_answer_accept(engine, s, &first);
@@ -148,6 +168,7 @@ static void sampled(struct pd_engine *engine, struct pd_sequence *s,
 static void complete(struct pd_engine *engine, struct pd_sequence *s,
                      const struct pd_engine_message *m)
 {
+    struct pd_token_logprob logprobs[PD_KVX_CHANCES];
     struct pd_sampled first;
 
     s->in_transfer = false;
@@ -155,14 +176,14 @@ static void complete(struct pd_engine *engine, struct pd_sequence *s,
         pd_sequence_settle(engine, s);
         return;
     }
-    if (!trust_token(engine, s, m, &first))
+    if (!trust_token(engine, s, &m->first, logprobs, &first))
         return;
     if (pd_fence_remote_writes(engine->device) != PD_KERNEL_OK) {
         pd_sequence_abort(engine, s, PD__V1__FAILED__CODE__INTERNAL,
                           "the received KV cannot be made visible to the device");
         return;
     }
-    s->cached = m->cached < (uint32_t)s->prompt ? m->cached : (uint32_t)s->prompt;
+    s->cached = m->first.cached < (uint32_t)s->prompt ? m->first.cached : (uint32_t)s->prompt;
     s->timing.kv = m->stats;
     s->launched = s->collected = s->target = s->count;
     s->history_behind = true;
@@ -257,23 +278,20 @@ static void on_claimed(void *context, uint64_t fetch, const uint32_t *prompt, si
     post(context, m);
 }
 
-static void on_sampled(void *context, uint64_t fetch, uint32_t first_token, int finish)
+static void on_sampled(void *context, uint64_t fetch, const struct pd_kvx_first *first)
 {
     struct pd_engine_message *m = message_of(PD_ENGINE_SAMPLED, fetch);
 
-    m->first_token = first_token;
-    m->finish = finish;
+    m->first = *first;
     post(context, m);
 }
 
-static void on_complete(void *context, uint64_t fetch, uint32_t first_token, int finish,
-                        uint32_t source_cached, const struct pd_kvx_stats *stats)
+static void on_complete(void *context, uint64_t fetch, const struct pd_kvx_first *first,
+                        const struct pd_kvx_stats *stats)
 {
     struct pd_engine_message *m = message_of(PD_ENGINE_COMPLETE, fetch);
 
-    m->first_token = first_token;
-    m->finish = finish;
-    m->cached = source_cached;
+    m->first = *first;
     m->stats = *stats;
     post(context, m);
 }

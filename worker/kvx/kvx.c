@@ -192,14 +192,11 @@ void pd_kvx_ready(struct pd_kvx *kvx, uint64_t generation, uint32_t tokens)
     post(kvx, call);
 }
 
-void pd_kvx_complete(struct pd_kvx *kvx, uint64_t generation, uint32_t first_token, int finish,
-                     uint32_t cached)
+void pd_kvx_complete(struct pd_kvx *kvx, uint64_t generation, const struct pd_kvx_first *first)
 {
     struct pd_kvx_call *call = new_call(PD_CALL_COMPLETE, generation);
 
-    call->complete.first_token = first_token;
-    call->complete.finish = finish;
-    call->complete.cached = cached;
+    call->first = *first;
     post(kvx, call);
 }
 

@@ -24,7 +24,8 @@
 
 enum {
     PD_KVX_SECRET = 16,
-    PD_KVX_EPOCH = 1, /* what tickets carry: the pool is never rebuilt within a boot */
+    PD_KVX_EPOCH = 1,    /* what tickets carry: the pool is never rebuilt within a boot */
+    PD_KVX_CHANCES = 21, /* a token and its alternatives */
 };
 
 struct pd_kvx;
@@ -36,6 +37,19 @@ struct pd_ticket {
     uint32_t tokens, block_size;
     struct pd_fingerprint fingerprint;
     uint8_t secret[PD_KVX_SECRET];
+};
+
+/* The token that the source has sampled, and what rides with it (13): it may reach the reader sooner
+ * than the source's own words reach the frontend, and the reader then speaks for both. */
+struct pd_kvx_first {
+    uint32_t token;
+    int finish;            /* proto FinishReason; not NONE: the answer ends with it */
+    uint32_t cached;       /* tokens of the prompt that the source did not compute */
+    uint32_t chances;      /* 0: not asked for */
+    struct pd_kvx_chance { /* of the token, then of its alternatives */
+        uint32_t token;
+        float logprob;
+    } chance[PD_KVX_CHANCES];
 };
 
 /* What one fetch cost. Microseconds. */
@@ -58,13 +72,13 @@ struct pd_kvx_callbacks {
     /* Reader. The source accepted the claim: `prompt` (borrowed for the call) is what the ticket
      * covers. The engine answers with pd_kvx_fetch_want. */
     void (*claimed)(void *engine, uint64_t fetch, const uint32_t *prompt, size_t count);
-    /* The whole prompt's KV is in place; first_token and finish (FinishReason) are the source's.
+    /* The whole prompt's KV is in place; `first` is the source's, and borrowed for the call.
      * Last callback of a fetch that went well; the source has been told to release. */
-    void (*complete)(void *engine, uint64_t fetch, uint32_t first_token, int finish,
-                     uint32_t source_cached, const struct pd_kvx_stats *stats);
-    /* The source has sampled (may come before the last bytes have landed). If `finish` is not NONE
-     * the answer ends here: cancel the fetch, nothing else needs to be read (rule 14). */
-    void (*sampled)(void *engine, uint64_t fetch, uint32_t first_token, int finish);
+    void (*complete)(void *engine, uint64_t fetch, const struct pd_kvx_first *first,
+                     const struct pd_kvx_stats *stats);
+    /* The source has sampled (may come before the last bytes have landed). If its finish is not
+     * NONE the answer ends here: cancel the fetch, nothing else needs to be read (rule 14). */
+    void (*sampled)(void *engine, uint64_t fetch, const struct pd_kvx_first *first);
     /* The fetch is over without success: every read has ended, the destination blocks are the
      * engine's again. `why` is for people. Last callback of a fetch that failed or was
      * cancelled. */
@@ -134,9 +148,8 @@ struct pd_kvx_offer {
 int pd_kvx_offer(struct pd_kvx *kvx, const struct pd_kvx_offer *offer);
 /* KV of the first `tokens` tokens is in the pool (cumulative). */
 void pd_kvx_ready(struct pd_kvx *kvx, uint64_t generation, uint32_t tokens);
-/* All of it is, and this is the sampled token. finish as in proto FinishReason. */
-void pd_kvx_complete(struct pd_kvx *kvx, uint64_t generation, uint32_t first_token, int finish,
-                     uint32_t cached);
+/* All of it is, and this is the sampled token (copied). */
+void pd_kvx_complete(struct pd_kvx *kvx, uint64_t generation, const struct pd_kvx_first *first);
 /* The source gives up (cancel, failure): an unclaimed ticket is released at once, a claimed one
  * when its reader has released it or its link has been destroyed. */
 void pd_kvx_revoke(struct pd_kvx *kvx, uint64_t generation, const char *why);

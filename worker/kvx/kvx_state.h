@@ -47,10 +47,7 @@ struct pd_kvx_call {
     union {
         struct pd_source_ticket *ticket;
         uint32_t tokens;
-        struct {
-            uint32_t first_token, cached;
-            int finish;
-        } complete;
+        struct pd_kvx_first first;
         struct pd_ticket *fetch;
         struct {
             size_t from, count;

@@ -120,15 +120,31 @@ static uint8_t *pack_source_hello(const struct pd_source_hello *from, size_t *le
     return pack(&message.base, length);
 }
 
-static void wire_ready(const struct pd_chunk_ready *from, Pd__V1__KvChunkReady *to)
+/* A ChunkReady and what it points to. */
+struct wire_ready {
+    Pd__V1__KvChunkReady message;
+    Pd__V1__KvChance chance[PD_KVX_CHANCES], *chances[PD_KVX_CHANCES];
+};
+
+static void wire_ready(const struct pd_chunk_ready *from, struct wire_ready *wire)
 {
+    Pd__V1__KvChunkReady *to = &wire->message;
+
     pd__v1__kv_chunk_ready__init(to);
     to->generation = from->generation;
     to->tokens = from->tokens;
     to->complete = from->complete;
-    to->first_token = from->first_token;
-    to->finish = (Pd__V1__FinishReason)from->finish;
-    to->cached_tokens = from->cached;
+    to->first_token = from->first.token;
+    to->finish = (Pd__V1__FinishReason)from->first.finish;
+    to->cached_tokens = from->first.cached;
+    to->n_chances = from->first.chances;
+    to->chances = wire->chances;
+    for (uint32_t i = 0; i < from->first.chances; i++) {
+        wire->chances[i] = &wire->chance[i];
+        pd__v1__kv_chance__init(&wire->chance[i]);
+        wire->chance[i].token = from->first.chance[i].token;
+        wire->chance[i].logprob = from->first.chance[i].logprob;
+    }
     to->sums_from = from->sums_from;
     to->n_sums = from->sum_count;
     to->sums = from->sums;
@@ -138,7 +154,7 @@ static uint8_t *pack_claimed(const struct pd_claimed *from, size_t *length)
 {
     Pd__V1__KvFromSource message = PD__V1__KV_FROM_SOURCE__INIT;
     Pd__V1__KvClaimed claimed = PD__V1__KV_CLAIMED__INIT;
-    Pd__V1__KvChunkReady ready;
+    struct wire_ready ready;
     Pd__V1__KvExtent *extents;
     Pd__V1__KvExtent **pointers;
     uint8_t *bytes = NULL;
@@ -160,7 +176,7 @@ static uint8_t *pack_claimed(const struct pd_claimed *from, size_t *length)
         claimed.n_prompt = from->prompt_count;
         claimed.block_generations = from->words;
         claimed.n_block_generations = from->word_count;
-        claimed.ready = &ready;
+        claimed.ready = &ready.message;
         message.kind_case = PD__V1__KV_FROM_SOURCE__KIND_CLAIMED;
         message.claimed = &claimed;
         bytes = pack(&message.base, length);
@@ -176,7 +192,7 @@ uint8_t *pd_from_source_pack(const struct pd_from_source *from, size_t *length)
     Pd__V1__KvGone gone = PD__V1__KV_GONE__INIT;
     Pd__V1__KvRevoked revoked = PD__V1__KV_REVOKED__INIT;
     Pd__V1__KvHeartbeat heartbeat = PD__V1__KV_HEARTBEAT__INIT;
-    Pd__V1__KvChunkReady ready;
+    struct wire_ready ready;
 
     switch (from->kind) {
     case PD_FROM_SOURCE_UNKNOWN:
@@ -200,7 +216,7 @@ uint8_t *pd_from_source_pack(const struct pd_from_source *from, size_t *length)
     case PD_FROM_SOURCE_READY:
         wire_ready(&from->ready, &ready);
         message.kind_case = PD__V1__KV_FROM_SOURCE__KIND_READY;
-        message.ready = &ready;
+        message.ready = &ready.message;
         break;
     case PD_FROM_SOURCE_HEARTBEAT:
         heartbeat.number = from->heartbeat;
@@ -399,9 +415,16 @@ static int take_ready(const Pd__V1__KvChunkReady *from, uint32_t max_tokens,
     to->generation = from->generation;
     to->tokens = from->tokens;
     to->complete = from->complete;
-    to->first_token = from->first_token;
-    to->finish = known ? (int)from->finish : (int)PD__V1__FINISH_REASON__FINISH_NONE;
-    to->cached = from->cached_tokens;
+    to->first.token = from->first_token;
+    to->first.finish = known ? (int)from->finish : (int)PD__V1__FINISH_REASON__FINISH_NONE;
+    to->first.cached = from->cached_tokens;
+    if (from->n_chances > PD_KVX_CHANCES)
+        return pd_fail(error, PD_INVALID, "ready: %zu log probabilities, more than %d",
+                       from->n_chances, PD_KVX_CHANCES);
+    to->first.chances = (uint32_t)from->n_chances;
+    for (size_t i = 0; i < from->n_chances; i++)
+        to->first.chance[i] =
+            (struct pd_kvx_chance){from->chances[i]->token, from->chances[i]->logprob};
     if (from->n_sums == 0)
         return PD_OK;
     if (from->n_sums > blocks_max(max_tokens) ||

@@ -93,10 +93,8 @@ struct pd_chunk_ready {
     uint64_t generation;
     uint32_t tokens;
     bool complete;
-    uint32_t first_token; /* the rest is meant only with `complete` */
-    int finish;
-    uint32_t cached;
-    uint32_t sums_from; /* the first sum's block of the prompt */
+    struct pd_kvx_first first; /* is meant only with `complete` */
+    uint32_t sums_from;        /* the first sum's block of the prompt */
     size_t sum_count;
     uint64_t *sums; /* malloc'ed when unpacked; NULL where there are none */
 };

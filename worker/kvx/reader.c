@@ -205,8 +205,7 @@ static void finish(struct pd_reader *reader, uint64_t now, struct fetch *fetch)
     link->transfers++;
     reader->counters.completed++;
     pd_idmap_remove(&reader->by_fetch, fetch->id);
-    reader->world.complete(reader->world.context, fetch->id, fetch->ready.first_token,
-                           fetch->ready.finish, fetch->ready.cached, &fetch->stats);
+    reader->world.complete(reader->world.context, fetch->id, &fetch->ready.first, &fetch->stats);
     free_fetch(fetch);
 }
 
@@ -435,7 +434,7 @@ static bool take_ready(struct pd_reader *reader, uint64_t now, struct fetch *fet
     fetch->ready.sums = NULL; /* the message's */
     if (ready->complete) {
         fetch->sampled_at = now;
-        reader->world.sampled(reader->world.context, fetch->id, ready->first_token, ready->finish);
+        reader->world.sampled(reader->world.context, fetch->id, &ready->first);
     }
     return true;
 }

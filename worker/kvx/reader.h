@@ -69,9 +69,9 @@ struct pd_reader_world {
 
     /* As in kvx.h. */
     void (*claimed)(void *context, uint64_t fetch, const uint32_t *prompt, size_t count);
-    void (*sampled)(void *context, uint64_t fetch, uint32_t first_token, int finish);
-    void (*complete)(void *context, uint64_t fetch, uint32_t first_token, int finish,
-                     uint32_t source_cached, const struct pd_kvx_stats *stats);
+    void (*sampled)(void *context, uint64_t fetch, const struct pd_kvx_first *first);
+    void (*complete)(void *context, uint64_t fetch, const struct pd_kvx_first *first,
+                     const struct pd_kvx_stats *stats);
     void (*closed)(void *context, uint64_t fetch, bool cancelled, const char *why);
 
     /* For the log and reports. `why`: why not a better transport, or why it is down. */

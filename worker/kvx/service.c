@@ -216,21 +216,20 @@ static void claimed(void *context, uint64_t fetch, const uint32_t *prompt, size_
     kvx->callbacks.claimed(kvx->callbacks.engine, fetch, prompt, count);
 }
 
-static void sampled(void *context, uint64_t fetch, uint32_t first_token, int finish)
+static void sampled(void *context, uint64_t fetch, const struct pd_kvx_first *first)
 {
     struct pd_kvx *kvx = context;
 
-    kvx->callbacks.sampled(kvx->callbacks.engine, fetch, first_token, finish);
+    kvx->callbacks.sampled(kvx->callbacks.engine, fetch, first);
 }
 
-static void complete(void *context, uint64_t fetch, uint32_t first_token, int finish,
-                     uint32_t source_cached, const struct pd_kvx_stats *stats)
+static void complete(void *context, uint64_t fetch, const struct pd_kvx_first *first,
+                     const struct pd_kvx_stats *stats)
 {
     struct pd_kvx *kvx = context;
 
     atomic_fetch_sub(&kvx->fetches, 1);
-    kvx->callbacks.complete(kvx->callbacks.engine, fetch, first_token, finish, source_cached,
-                            stats);
+    kvx->callbacks.complete(kvx->callbacks.engine, fetch, first, stats);
 }
 
 static void closed(void *context, uint64_t fetch, bool cancelled, const char *why)
@@ -348,8 +347,7 @@ static void take_source_call(struct pd_kvx *kvx, uint64_t now, struct pd_kvx_cal
         pd_source_ready(kvx->source, now, call->id, call->tokens);
         break;
     case PD_CALL_COMPLETE:
-        pd_source_complete(kvx->source, now, call->id, call->complete.first_token,
-                           call->complete.finish, call->complete.cached);
+        pd_source_complete(kvx->source, now, call->id, &call->first);
         break;
     case PD_CALL_REVOKE:
         pd_source_revoke(kvx->source, now, call->id, call->why);

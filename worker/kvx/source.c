@@ -296,7 +296,7 @@ void pd_source_ready(struct pd_source *source, uint64_t now, uint64_t generation
 
 /* The first token rides in the last ChunkReady (13). */
 void pd_source_complete(struct pd_source *source, uint64_t now, uint64_t generation,
-                        uint32_t first_token, int finish, uint32_t cached)
+                        const struct pd_kvx_first *first)
 {
     struct pd_source_ticket *ticket = pd_idmap_get(&source->by_generation, generation);
 
@@ -304,9 +304,7 @@ void pd_source_complete(struct pd_source *source, uint64_t now, uint64_t generat
         return;
     ticket->ready.tokens = ticket->tokens;
     ticket->ready.complete = true;
-    ticket->ready.first_token = first_token;
-    ticket->ready.finish = finish;
-    ticket->ready.cached = cached;
+    ticket->ready.first = *first;
     if (ticket->link)
         ticket->deadline = now + source->options.release_ns;
     send_ready(source, now, ticket);

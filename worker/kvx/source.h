@@ -95,7 +95,7 @@ void pd_source_ticket_free(struct pd_source_ticket *ticket); /* one that was not
 int pd_source_offer(struct pd_source *source, uint64_t now, struct pd_source_ticket *ticket);
 void pd_source_ready(struct pd_source *source, uint64_t now, uint64_t generation, uint32_t tokens);
 void pd_source_complete(struct pd_source *source, uint64_t now, uint64_t generation,
-                        uint32_t first_token, int finish, uint32_t cached);
+                        const struct pd_kvx_first *first);
 void pd_source_revoke(struct pd_source *source, uint64_t now, uint64_t generation, const char *why);
 void pd_source_forget_owner(struct pd_source *source, uint64_t owner);
 
