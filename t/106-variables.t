@@ -54,6 +54,8 @@ qr/story queue=$t prefill=0\.002000 kv=$t ttft=$t second=$t tpot=$t\./
 
 
 === TEST 3: nginx's own names for it
+--- d
+delay=5
 --- format
 story addr=$upstream_addr status=$upstream_status sent=$upstream_bytes_sent
  first=$upstream_header_time time=$upstream_response_time.

@@ -139,12 +139,12 @@ client_held request
 client_held expect t1
 sleep 1.1
 nginx upgrade
+nginx expect attached
+nginx expect attached
+nginx expect attached
+nginx expect attached
 nginx old QUIT
 nginx expect gracefully shutting down
-nginx expect attached
-nginx expect attached
-nginx expect attached
-nginx expect attached
 nginx ask 3 200
 sleep 1.2
 worker m0 release
