@@ -1,6 +1,6 @@
 /* A peer of the KV hand-off that may send anything. The input is a row of messages, each behind its
  * length (two bytes); the first byte says who reads them: a source with tickets and a living link,
- * or a reader with fetches in all stages. Whatever comes, no read leaves either pool, every ticket
+ * or a reader with fetches in all stages, and whether sums are asked for. Whatever comes, no read leaves either pool, every ticket
  * is released and every fetch ends exactly once, and what unpacks packs to bytes that unpack again.
  */
 #include <stdlib.h>
@@ -12,6 +12,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { BLOCKS = 64, MAX_TOKENS = 256, TICKETS = 4, FETCHES = 4, READS = 16, LINK = 1 };
+enum { A_SOURCE = 1, GREETED = 2, SUMS = 4 }; /* bits of the first byte */
 
 static struct pd_layout layout;
 
@@ -54,14 +55,30 @@ static void close_link(void *context, uint64_t link, const char *why)
 }
 
 static int serve(void *context, uint64_t link, const struct pd_reader_hello *reader,
-                 struct pd_source_hello *hello, bool *words, void **end, struct pd_error *error)
+                 struct pd_source_hello *hello, struct pd_source_path *path, struct pd_error *error)
 {
     (void)link;
     (void)error;
     strcpy(hello->transport, "shm");
-    *words = reader->transport_count % 2;
-    *end = context;
+    path->end = context;
+    path->words = reader->transport_count & 1;
+    path->staged = reader->transport_count & 2;
+    path->sums = true;
     return PD_OK;
+}
+
+static bool stage(void *context, uint32_t first, uint32_t count)
+{
+    (void)context;
+    require(first < BLOCKS && count <= BLOCKS - first);
+    return true;
+}
+
+static uint64_t sum(void *context, uint64_t offset, uint32_t plane)
+{
+    (void)context;
+    require(offset < layout.bytes && plane < layout.layers * layout.kv_heads);
+    return offset;
 }
 
 static void end_gone(void *context, void *end)
@@ -141,6 +158,14 @@ static int read_blocks(void *context, void *end, const struct pd_read *read)
     return PD_OK;
 }
 
+static bool arrived(void *context, void *end, const struct pd_read *read)
+{
+    (void)context;
+    (void)end;
+    (void)read;
+    return true;
+}
+
 static uint64_t word_of(void *context, void *end, uint32_t block)
 {
     (void)context;
@@ -156,21 +181,18 @@ static void claimed(void *context, uint64_t fetch, const uint32_t *prompt, size_
     require(prompt != NULL && count > 0 && count <= MAX_TOKENS);
 }
 
-static void sampled(void *context, uint64_t fetch, uint32_t token, int finish)
+static void sampled(void *context, uint64_t fetch, const struct pd_kvx_first *first)
 {
     (void)context;
     (void)fetch;
-    (void)token;
-    require(finish >= 0 && finish <= 3);
+    require(first->finish >= 0 && first->finish <= 3 && first->chances <= PD_KVX_CHANCES);
 }
 
-static void complete(void *context, uint64_t fetch, uint32_t token, int finish, uint32_t cached,
+static void complete(void *context, uint64_t fetch, const struct pd_kvx_first *first,
                      const struct pd_kvx_stats *stats)
 {
     (void)fetch;
-    (void)token;
-    (void)finish;
-    (void)cached;
+    (void)first;
     (void)stats;
     ((struct world *)context)->ended++;
 }
@@ -219,13 +241,14 @@ static void offer(struct world *world, uint64_t generation)
     pd_source_ready(world->source, 0, generation, 16);
 }
 
-static void greet_source(struct world *world)
+static void greet_source(struct world *world, unsigned flags)
 {
     struct pd_to_source hello = {.kind = PD_TO_SOURCE_HELLO};
 
     hello.hello.protocol = PD_KV_PROTOCOL;
     strcpy(hello.hello.instance, "d0");
     hello.hello.transport_count = 1;
+    hello.hello.checksum = flags & SUMS;
     pd_source_link_up(world->source, 0, LINK);
     pd_source_message(world->source, 0, LINK, &hello);
     for (uint64_t i = 0; i < 2; i++) {
@@ -235,12 +258,19 @@ static void greet_source(struct world *world)
     }
 }
 
-static void feed_source(const uint8_t *data, size_t size, bool greeted)
+static void feed_source(const uint8_t *data, size_t size, unsigned flags)
 {
     static _Atomic uint64_t words[BLOCKS];
     struct world world = {0};
-    struct pd_source_world actions = {&world,   source_send, close_link,  serve,
-                                      end_gone, released,    link_changed};
+    struct pd_source_world actions = {.context = &world,
+                                      .send = source_send,
+                                      .close = close_link,
+                                      .serve = serve,
+                                      .withdraw = end_gone,
+                                      .released = released,
+                                      .stage = stage,
+                                      .sum = sum,
+                                      .link_changed = link_changed};
     struct pd_source_options options = {.instance = "p0",
                                         .layout = layout,
                                         .words = words,
@@ -255,8 +285,8 @@ static void feed_source(const uint8_t *data, size_t size, bool greeted)
     require(pd_source_create(&options, &actions, &world.source) == PD_OK);
     for (uint64_t i = 0; i < TICKETS; i++)
         offer(&world, i);
-    if (greeted)
-        greet_source(&world);
+    if (flags & GREETED)
+        greet_source(&world, flags);
     else
         pd_source_link_up(world.source, 0, LINK);
     while (next_message(&data, &size, &bytes, &length)) {
@@ -286,7 +316,7 @@ static void fetch(struct world *world, uint64_t id)
     require(pd_reader_fetch(world->reader, 0, id, &ticket) == PD_OK);
 }
 
-static void greet_reader(struct world *world)
+static void greet_reader(struct world *world, unsigned flags)
 {
     struct pd_from_source hello = {.kind = PD_FROM_SOURCE_HELLO};
 
@@ -294,6 +324,7 @@ static void greet_reader(struct world *world)
     strcpy(hello.hello.instance, "p0");
     strcpy(hello.hello.transport, "shm");
     hello.hello.pool = layout;
+    hello.hello.checksum = flags & SUMS;
     pd_reader_message(world->reader, 0, LINK, &hello);
 }
 
@@ -335,18 +366,32 @@ static void go_along(struct world *world)
         pd_reader_cancel(world->reader, world->now, 3);
 }
 
-static void feed_reader(const uint8_t *data, size_t size, bool greeted)
+static void feed_reader(const uint8_t *data, size_t size, unsigned flags)
 {
     static const char *const transports[] = {"shm", NULL};
     struct world world = {0};
-    struct pd_reader_world actions = {
-        &world,  next_link, open_link, close_link, reader_send, connect_ends, read_blocks,
-        word_of, end_gone,  claimed,   sampled,    complete,    closed,       link_changed};
+    struct pd_reader_world actions = {.context = &world,
+                                      .next_link = next_link,
+                                      .open = open_link,
+                                      .close = close_link,
+                                      .send = reader_send,
+                                      .connect = connect_ends,
+                                      .read = read_blocks,
+                                      .arrived = arrived,
+                                      .sum = sum,
+                                      .word = word_of,
+                                      .disconnect = end_gone,
+                                      .claimed = claimed,
+                                      .sampled = sampled,
+                                      .complete = complete,
+                                      .closed = closed,
+                                      .link_changed = link_changed};
     struct pd_reader_options options = {.instance = "d0",
                                         .host_id = "",
                                         .transports = transports,
                                         .layout = layout,
                                         .max_tokens = MAX_TOKENS,
+                                        .checksum = flags & SUMS,
                                         .max_fetches = FETCHES,
                                         .max_links = 4,
                                         .silence_ns = 1000,
@@ -358,8 +403,8 @@ static void feed_reader(const uint8_t *data, size_t size, bool greeted)
     for (uint64_t i = 0; i < FETCHES; i++)
         fetch(&world, i);
     pd_reader_link_up(world.reader, 0, LINK);
-    if (greeted) {
-        greet_reader(&world);
+    if (flags & GREETED) {
+        greet_reader(&world, flags);
         go_along(&world);
         accept_claim(&world, 0);
         accept_claim(&world, 1);
@@ -394,9 +439,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     require(pd_layout_derive(&layout, NULL) == PD_OK);
     if (size == 0)
         return 0;
-    if (data[0] % 2)
-        feed_source(data + 1, size - 1, data[0] & 2);
+    if (data[0] & A_SOURCE)
+        feed_source(data + 1, size - 1, data[0]);
     else
-        feed_reader(data + 1, size - 1, data[0] & 2);
+        feed_reader(data + 1, size - 1, data[0]);
     return 0;
 }
