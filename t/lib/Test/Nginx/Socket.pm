@@ -637,7 +637,8 @@ sub start_nginx {
     if ($nginx{daemon}) {
         waitpid $nginx{pid}, 0;
         return 0 if $?;
-        $nginx{pid} = pid_file();
+        # It is the child that writes the file, maybe behind its parent's end.
+        sleep 0.005 until ($nginx{pid} = pid_file()) || time > $deadline;
     }
 
     while (time < $deadline) {
