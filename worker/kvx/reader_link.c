@@ -259,9 +259,11 @@ void pd_reader_link_down(struct pd_reader *reader, uint64_t now, uint64_t id, co
 void pd_reader_link_fail(struct pd_reader *reader, uint64_t now, uint64_t id, const char *why)
 {
     struct reader_link *link = pd_idmap_get(&reader->by_link, id);
+    char reason[PD_KV_WHY]; /* `why` may lie in the end that is destroyed now */
 
-    if (link && !fall_back(reader, now, link, why))
-        pd_link_fail(reader, now, link, why);
+    pd_kv_cut(reason, sizeof(reason), why);
+    if (link && !fall_back(reader, now, link, reason))
+        pd_link_fail(reader, now, link, reason);
 }
 
 void pd_reader_shutdown(struct pd_reader *reader, uint64_t now)
