@@ -115,9 +115,10 @@ refuse=INVALID:1 gate=finish
 --- request
 POST /v1/completions
 {"model":"m","prompt":["x","y"]}
+--- steps
+client request
+worker m expect /cancel [^\n]* reason=FINISHED_ELSEWHERE/
 --- error_code: 400
---- worker_log
-cancel .* reason=FINISHED_ELSEWHERE
 
 
 

@@ -216,10 +216,10 @@ client3 expect t2
 client4 request
 client4 expect t2
 --- worker_log
-submit[^\n]*\n[^\n]*aaa[\s\S]*submit[^\n]*\n[^\n]*bbb[\s\S]*submit[^\n]*\n[^\n]*bbb[\s\S]*submit[^\n]*\n[^\n]*bbb
+submit[^\n]*\n[^\n]*aaaaaaaa[\s\S]*submit[^\n]*\n[^\n]*bbbbbbbb[\s\S]*submit[^\n]*\n[^\n]*bbbbbbbb[\s\S]*submit[^\n]*\n[^\n]*bbbbbbbb
 --- no_worker_log
-^(p\d) [^\n]*bbb[\s\S]*^\1 [^\n]*aaa
-^(p\d) [^\n]*aaa[\s\S]*^\1 [^\n]*bbb
+^(p\d) [^\n]*bbbbbbbb[\s\S]*^\1 [^\n]*aaaaaaaa
+^(p\d) [^\n]*aaaaaaaa[\s\S]*^\1 [^\n]*bbbbbbbb
 
 
 
@@ -242,8 +242,8 @@ client2 expect t2
 client3 request
 client3 expect t2
 --- no_worker_log
-^(p\d) [^\n]*bbb[\s\S]*^\1 [^\n]*aaa
-^(p\d) [^\n]*aaa[\s\S]*^\1 [^\n]*bbb
+^(p\d) [^\n]*bbbbbbbb[\s\S]*^\1 [^\n]*aaaaaaaa
+^(p\d) [^\n]*aaaaaaaa[\s\S]*^\1 [^\n]*bbbbbbbb
 
 
 
