@@ -358,12 +358,16 @@ static void make_pool(struct kvx_worker *worker)
     assert_true(
         pd_mapped_open(&worker->mapped, worker->fds, layout->ranks, size, PROT_READ | PROT_WRITE));
     worker->pool = worker->mapped.base;
+    if (kvx_on_device)
+        assert_true(pd_mapped_open(&worker->device, worker->fds, layout->ranks, size,
+                                   PROT_READ | PROT_WRITE));
     for (uint32_t r = 0; kvx_on_device && r < layout->ranks; r++)
-        worker->options.memory[r] = (struct pd_export){.kind = PD_EXPORT_DEVICE,
-                                                       .fd = -1,
-                                                       .size = size,
-                                                       .copy_context = worker->pool + r * size,
-                                                       .copy = device_copy};
+        worker->options.memory[r] =
+            (struct pd_export){.kind = PD_EXPORT_DEVICE,
+                               .fd = -1,
+                               .size = size,
+                               .copy_context = worker->device.base + r * size,
+                               .copy = device_copy};
 }
 
 static void set_callbacks(struct kvx_worker *worker)
@@ -468,6 +472,7 @@ void kvx_free(struct kvx_worker *worker)
         if (worker->net->workers[i] == worker)
             worker->net->workers[i] = NULL;
     pd_mapped_close(&worker->mapped);
+    pd_mapped_close(&worker->device);
     for (uint32_t r = 0; r < worker->layout.ranks; r++)
         close(worker->fds[r]);
     free(worker->events);

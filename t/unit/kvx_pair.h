@@ -43,8 +43,9 @@ struct kvx_worker {
     char address[64];
     int fds[PD_RANKS_MAX];
     struct pd_mapped mapped;
-    uint8_t *pool;    /* all ranks' */
-    bool unreachable; /* control streams to it cannot be opened */
+    struct pd_mapped device; /* kvx_on_device: the same memory, as the device sees it */
+    uint8_t *pool;           /* all ranks' */
+    bool unreachable;        /* control streams to it cannot be opened */
 
     struct kvx_event *events;
     size_t event_count;
