@@ -317,13 +317,13 @@ quotemeta '"text":"a","logprobs":{"tokens":["","a"],"token_logprobs":[-0.250000,
 
 === TEST 19: those of deltas that gather for a slow client
 --- config
-location /v1/ { limit_rate 400; pd_pass chat; }
+location /v1/ { limit_rate 200; pd_pass chat; }
 --- options
 text=a|b|c
 --- request
 POST /v1/completions
 {"model":"m","stream":true,"logprobs":1,"prompt":"x"}
---- timeout: 10
+--- timeout: 20
 --- response_body_like eval
 quotemeta('"text":"a","logprobs":{"tokens":["a"],') . '.*'
     . quotemeta('"text":"bc","logprobs":{"tokens":["b","c"],"token_logprobs":[-0.250000,-0.250000],'

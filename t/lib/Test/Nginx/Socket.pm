@@ -62,6 +62,7 @@ my $build = abs_path($ENV{PD_BUILD} || "$top/build")
 my $repeat = 1;
 my $level = 'info';
 my $timeout = 5 * ($ENV{PD_TEST_SLOW} || 1);
+my %ports = (next => 0);
 my ($workers, %nginx, @preprocessors);
 
 # As Test::Nginx::Socket: "use" may carry the plan.
@@ -759,10 +760,25 @@ sub stop_nginx {
     is($nginx{status}, 0, "$name - nginx ends well");
 }
 
+# Below the ports that the system gives to who asks for any, and of this process
+# alone, which holds the first of its 64: suites run beside each other, and a port
+# is used only some time after it has been found free.
 sub free_port {
-    my $socket = IO::Socket::INET->new(LocalAddr => '127.0.0.1', Listen => 1)
-        or die "no free port: $!\n";
-    return $socket->sockport;
+    for my $first (map { 16000 + 64 * $_ } 0 .. 249) {
+        last if $ports{held};
+        $ports{held} = IO::Socket::INET->new(LocalAddr => "127.0.0.1:$first",
+                                             Listen => 1);
+        $ports{first} = $first;
+    }
+
+    for (1 .. 63) {
+        my $port = $ports{first} + 1 + $ports{next}++ % 63;
+
+        return $port if IO::Socket::INET->new(LocalAddr => "127.0.0.1:$port",
+                                              Listen => 1, ReuseAddr => 1);
+    }
+
+    die "no free port\n";
 }
 
 sub read_file {
