@@ -173,8 +173,8 @@ pd_cluster chat { worker {{m0}}; worker {{m1}} backup; }
 m0 gate=placed
 m1
 --- steps
-worker m0 expect attach
-worker m1 expect attach
+nginx expect attached
+nginx expect attached
 client request
 worker m0 expect submit
 worker m0 stop
