@@ -168,7 +168,7 @@ check-unit: $(UNIT_BIN)
 # compute, so two run at a time.
 .PHONY: check-module
 check-module: module venv
-	PD_BUILD='$(BUILD)' PD_TEST_SLOW=$(if $(SANITIZER),8,4) prove -j4 -It/lib t/*.t
+	PD_BUILD='$(BUILD)' PD_TEST_SLOW=$(if $(SANITIZER),8,4) prove -j2 -It/lib t/*.t
 
 # Each folder of tests brings its own rules: t/oracle/oracle.mk and its neighbours. A folder's target is
 # check-NAME.
