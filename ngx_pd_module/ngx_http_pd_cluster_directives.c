@@ -11,17 +11,14 @@
 #include "ngx_http_pd_cluster_directives.h"
 
 
-static ngx_msec_t ngx_http_pd_cluster_time(ngx_str_t *value, size_t name);
-
-
 char *
 ngx_http_pd_cluster_register(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_http_pd_cluster_t  *cluster = conf;
 
-    ngx_int_t    lease;
-    ngx_str_t   *value, s;
+    ngx_str_t   *value;
     ngx_uint_t   i;
+    ngx_msec_t   lease;
 
     if (cluster->registration != NGX_CONF_UNSET) {
         return "is duplicate";
@@ -54,12 +51,9 @@ ngx_http_pd_cluster_register(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         }
 
         if (ngx_strncmp(value[i].data, "lease=", 6) == 0) {
-            s.data = value[i].data + 6;
-            s.len = value[i].len - 6;
+            lease = ngx_http_pd_cluster_time(&value[i], 6, 1000);
 
-            lease = ngx_parse_time(&s, 0);
-
-            if (lease != NGX_ERROR && lease >= 1000 && lease <= 3600 * 1000) {
+            if (lease) {
                 cluster->lease = lease;
                 continue;
             }
@@ -82,9 +76,10 @@ ngx_http_pd_cluster_queue(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     ngx_http_pd_cluster_t  *cluster = conf;
 
     ssize_t      bytes;
-    ngx_int_t    n, timeout;
+    ngx_int_t    n;
     ngx_str_t   *value, s;
     ngx_uint_t   i;
+    ngx_msec_t   timeout;
 
     if (cluster->queue != NGX_CONF_UNSET_UINT) {
         return "is duplicate";
@@ -106,12 +101,9 @@ ngx_http_pd_cluster_queue(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     for (i = 2; i < cf->args->nelts; i++) {
 
         if (ngx_strncmp(value[i].data, "timeout=", 8) == 0) {
-            s.data = value[i].data + 8;
-            s.len = value[i].len - 8;
+            timeout = ngx_http_pd_cluster_time(&value[i], 8, 1);
 
-            timeout = ngx_parse_time(&s, 0);
-
-            if (timeout >= 1 && timeout <= 3600 * 1000) {
+            if (timeout) {
                 cluster->queue_timeout = timeout;
                 continue;
             }
@@ -252,7 +244,7 @@ ngx_http_pd_cluster_ejection(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
             }
 
         } else if (ngx_strncmp(value[i].data, "stall=", 6) == 0) {
-            time = ngx_http_pd_cluster_time(&value[i], 6);
+            time = ngx_http_pd_cluster_time(&value[i], 6, 100);
 
             if (time && cluster->stall == NGX_CONF_UNSET_MSEC) {
                 cluster->stall = time;
@@ -260,7 +252,7 @@ ngx_http_pd_cluster_ejection(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
             }
 
         } else if (ngx_strncmp(value[i].data, "backoff=", 8) == 0) {
-            time = ngx_http_pd_cluster_time(&value[i], 8);
+            time = ngx_http_pd_cluster_time(&value[i], 8, 100);
 
             if (time && cluster->backoff == NGX_CONF_UNSET_MSEC) {
                 cluster->backoff = time;
@@ -279,10 +271,8 @@ ngx_http_pd_cluster_ejection(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-/* 0: not between 0.1 s and an hour */
-
-static ngx_msec_t
-ngx_http_pd_cluster_time(ngx_str_t *value, size_t name)
+ngx_msec_t
+ngx_http_pd_cluster_time(ngx_str_t *value, size_t name, ngx_int_t min)
 {
     ngx_int_t  time;
     ngx_str_t  s;
@@ -292,5 +282,5 @@ ngx_http_pd_cluster_time(ngx_str_t *value, size_t name)
 
     time = ngx_parse_time(&s, 0);
 
-    return (time == NGX_ERROR || time < 100 || time > 3600 * 1000) ? 0 : time;
+    return (time < min || time > 3600 * 1000) ? 0 : time;
 }

@@ -24,5 +24,12 @@ char *ngx_http_pd_cluster_failover(ngx_conf_t *cf, ngx_command_t *cmd,
 char *ngx_http_pd_cluster_ejection(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 
+/*
+ * The time behind the "name" bytes of a parameter; 0: none, or not between
+ * "min" (ms, above 0) and an hour.
+ */
+ngx_msec_t ngx_http_pd_cluster_time(ngx_str_t *value, size_t name,
+    ngx_int_t min);
+
 
 #endif /* _NGX_HTTP_PD_CLUSTER_DIRECTIVES_H_INCLUDED_ */

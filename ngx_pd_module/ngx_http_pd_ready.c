@@ -7,6 +7,7 @@
 #include "ngx_http_pd_ready.h"
 #include "ngx_http_pd_canary.h"
 #include "ngx_http_pd_choose.h"
+#include "ngx_http_pd_cluster_directives.h"
 #include "ngx_http_pd_frontends.h"
 #include "ngx_http_pd_verdict.h"
 
@@ -144,15 +145,11 @@ static ngx_int_t
 ngx_http_pd_ready_time(ngx_str_t *value, size_t name, ngx_int_t min,
     ngx_msec_t *time)
 {
-    ngx_int_t  n;
-    ngx_str_t  s;
+    ngx_msec_t  n;
 
-    s.data = value->data + name;
-    s.len = value->len - name;
+    n = ngx_http_pd_cluster_time(value, name, min);
 
-    n = ngx_parse_time(&s, 0);
-
-    if (n < min || n > 3600 * 1000 || *time != NGX_CONF_UNSET_MSEC) {
+    if (n == 0 || *time != NGX_CONF_UNSET_MSEC) {
         return NGX_ERROR;
     }
 
