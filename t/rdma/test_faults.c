@@ -288,7 +288,7 @@ static void lossy_wire_is_survived(void **state)
     assert_int_equal(pd_kvx_fetch(pair.reader->kvx, 2, &ticket), PD_OK);
     kvx_expect(pair.reader, KVX_CLAIMED, 2);
     pd_kvx_fetch_want(pair.reader->kvx, 2, 0, wanted, 360);
-    pd_kvx_complete(pair.source->kvx, 2, 1, 0, 0);
+    pd_kvx_complete(pair.source->kvx, 2, &(struct pd_kvx_first){.token = 1});
     kvx_expect(pair.reader, KVX_COMPLETE, 2);
     kvx_assert_only(pair.reader, &prompt, 0, wanted);
     kvx_net_free(&pair.net);
