@@ -5,6 +5,8 @@ RDMA_TESTS := $(BUILD)/t/kvx/conformance $(BUILD)/t/rdma/test_faults
 $(BUILD)/t/rdma/test_%: $(BUILD)/t/rdma/test_%.o $(HELP_LIB) $(ROOM_LIBS)
 	$(CC) $(PD_LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) -lcmocka $(PD_LIBS)
 
+unit: $(RDMA_TESTS) # built everywhere, run in the guest
+
 RDMA_CASES ?= # all of t/rdma/cases
 
 .PHONY: check-rdma
