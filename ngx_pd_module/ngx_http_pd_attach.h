@@ -100,6 +100,17 @@ void ngx_http_pd_attach_drop(ngx_http_pd_side_t *side, ngx_uint_t cancel,
 /* no submission follows on this stream */
 void ngx_http_pd_attach_drain(ngx_http_pd_attach_t *attach);
 
+/* queues a message to the worker; what does not fit ends the stream soon */
+void ngx_http_pd_attach_note(ngx_http_pd_attach_t *attach,
+    Pd__V1__ToWorker *note);
+
+/* a message of the worker; NGX_ERROR: attach->fault says what is wrong */
+ngx_int_t ngx_http_pd_attach_on_message(void *data, u_char *p, size_t len);
+
+/* its hello, which makes the stream usable; NGX_ERROR as above */
+ngx_int_t ngx_http_pd_attach_hello(ngx_http_pd_attach_t *attach,
+    Pd__V1__WorkerHello *hello);
+
 /* sends what it can, now */
 void ngx_http_pd_attach_flush(ngx_http_pd_attach_t *attach);
 

@@ -1,109 +1,36 @@
 
 /*
- * The state file:
+ * The state file as such.  It belongs to the user of the worker processes and
+ * is written in place by one of them, at most once a second, under a lock.
+ * What is in it: see ngx_http_pd_state_lines.h.
  *
- *     ngx_pd 1
- *     master 1764441230123456
- *     lease 10.0.0.11:9000 1764441234 chat
- *     ejected 10.0.0.12:9000 1764441250 chat
- *     ended 148 2 1764441225 chat
- *     out 3 1764441260 chat
- *     seed 5f0c3a9b71d2e468
- *     account 81c2d4e07f3a9b65 600 17 200000 5321 1764441230
- *     end
- *
- * First, when the configuration was loaded whose processes have written it.
- * During a binary upgrade those of two masters live: the file belongs to the
- * one that was loaded last, and the others leave it alone, until their own
- * configuration is loaded anew.  One line for each lease: the worker's address, the second of its end, the
- * cluster.  One alike for each worker that is ejected.  One for each part of a
- * cluster's window in which requests have ended (ngx_http_pd_verdict.h): how
- * many finished, how many failed, the second in which it began.  One for each
- * cluster that this frontend is out of (ngx_http_pd_ready.h): after so many
- * rounds, until that second.  One for each account
- * that owes something, up to 4096: its key, a hash with the seed above; its
- * limit of requests, what it owes, the same for tokens; the second in which it
- * did.  The file belongs to the user of the worker processes and is written in
- * place by one of them, at most once a second, under a lock; a file without its
- * last line was cut and is not believed.
+ * During a binary upgrade the processes of two masters live: the file belongs
+ * to the one that was loaded last, and the others leave it alone, until their
+ * own configuration is loaded anew.
  */
 
 
 #include "ngx_http_pd_state.h"
-#include "ngx_http_pd_account.h"
-#include "ngx_http_pd_verdict.h"
-#include "ngx_http_pd_ready.h"
-#include "ngx_http_pd_vitals.h"
+#include "ngx_http_pd_state_lines.h"
 
 #include <sys/file.h>
 
 
-#define NGX_HTTP_PD_STATE_HEAD    "ngx_pd 1\n"
-#define NGX_HTTP_PD_STATE_TAIL    "end\n"
-#define NGX_HTTP_PD_STATE_LINE                                               \
-    (sizeof("ejected  \n") + NGX_HTTP_PD_ADDRESS_MAX + NGX_TIME_T_LEN + 1      \
-     + NGX_HTTP_PD_NAME_MAX)
-#define NGX_HTTP_PD_STATE_MASTER  (sizeof("master \n") + NGX_INT64_LEN)
-#define NGX_HTTP_PD_STATE_ENDED                                               \
-    (sizeof("ended    \n") + 2 * NGX_INT32_LEN + NGX_TIME_T_LEN + 1          \
-     + NGX_HTTP_PD_NAME_MAX)
-#define NGX_HTTP_PD_STATE_SEED    (sizeof("seed \n") + 16)
-#define NGX_HTTP_PD_STATE_ACCOUNT                                            \
-    (sizeof("account       \n") + 16 + 4 * NGX_INT64_LEN + NGX_TIME_T_LEN)
-#define NGX_HTTP_PD_STATE_ACCOUNTS    4096
 #define NGX_HTTP_PD_STATE_TRIES       20       /* ms for the lock */
-#define NGX_HTTP_PD_STATE_MAX                                                \
-    (sizeof(NGX_HTTP_PD_STATE_HEAD NGX_HTTP_PD_STATE_TAIL)                   \
-     + NGX_HTTP_PD_STATE_MASTER                                              \
-     + NGX_HTTP_PD_ZONE_WORKERS * 2 * NGX_HTTP_PD_STATE_LINE                 \
-     + NGX_HTTP_PD_ZONE_CLUSTERS * (NGX_HTTP_PD_PARTS + 1)                   \
-       * NGX_HTTP_PD_STATE_ENDED                                             \
-     + NGX_HTTP_PD_STATE_SEED                                                \
-     + NGX_HTTP_PD_STATE_ACCOUNTS * NGX_HTTP_PD_STATE_ACCOUNT)
 
 
 static ssize_t ngx_http_pd_state_read(ngx_http_pd_zone_t *zone,
     ngx_cycle_t *cycle, u_char *buf, size_t size);
 static void ngx_http_pd_state_claim(ngx_http_pd_zone_t *zone, u_char *p,
     u_char *last);
-static uint64_t ngx_http_pd_state_master(u_char *p, u_char *last);
 static ngx_int_t ngx_http_pd_state_lock(ngx_fd_t fd, ngx_uint_t how);
 static ngx_int_t ngx_http_pd_state_put(ngx_http_pd_zone_t *zone, ngx_fd_t fd,
     u_char *buf, size_t len);
-static ngx_int_t ngx_http_pd_state_apply(ngx_http_pd_main_conf_t *pmcf,
-    u_char *p, u_char *last);
-static ngx_int_t ngx_http_pd_state_line(ngx_http_pd_main_conf_t *pmcf,
-    u_char *p, u_char *last);
-static ngx_int_t ngx_http_pd_state_lease(ngx_http_pd_main_conf_t *pmcf,
-    u_char *p, u_char *last);
-static ngx_int_t ngx_http_pd_state_ejected(ngx_http_pd_main_conf_t *pmcf,
-    u_char *p, u_char *last);
-static ngx_int_t ngx_http_pd_state_place(ngx_http_pd_main_conf_t *pmcf,
-    u_char *p, u_char *last, ngx_str_t *address, time_t *left,
-    ngx_http_pd_cluster_t **cluster);
-static ngx_int_t ngx_http_pd_state_ended(ngx_http_pd_main_conf_t *pmcf,
-    u_char *p, u_char *last);
-static ngx_int_t ngx_http_pd_state_out(ngx_http_pd_main_conf_t *pmcf,
-    u_char *p, u_char *last);
-static ngx_http_pd_cluster_t *ngx_http_pd_state_cluster(
-    ngx_http_pd_main_conf_t *pmcf, u_char *p, u_char *last);
-static ngx_int_t ngx_http_pd_state_account(ngx_http_pd_zone_t *zone,
-    u_char *p, u_char *last);
-static ngx_int_t ngx_http_pd_state_number(u_char **p, u_char *last,
-    ngx_uint_t base, uint64_t *number);
-static u_char *ngx_http_pd_state_write(ngx_http_pd_zone_t *zone, u_char *p);
-static u_char *ngx_http_pd_state_write_place(ngx_http_pd_zone_t *zone,
-    ngx_http_pd_worker_t *worker, const char *what, uint64_t end, u_char *p);
-static u_char *ngx_http_pd_state_write_cluster(
-    ngx_http_pd_zone_cluster_t *cluster, u_char *p);
-static u_char *ngx_http_pd_state_write_accounts(ngx_http_pd_zone_t *zone,
-    u_char *p);
 
 
 void
 ngx_http_pd_state_load(ngx_http_pd_main_conf_t *pmcf, ngx_cycle_t *cycle)
 {
-    size_t               head;
     u_char              *buf;
     ssize_t              n;
     ngx_http_pd_zone_t  *zone;
@@ -117,19 +44,14 @@ ngx_http_pd_state_load(ngx_http_pd_main_conf_t *pmcf, ngx_cycle_t *cycle)
 
     n = ngx_http_pd_state_read(zone, cycle, buf, NGX_HTTP_PD_STATE_MAX);
 
-    head = sizeof(NGX_HTTP_PD_STATE_HEAD) - 1;
-
-    if (n > 0 && ((size_t) n < head
-                  || ngx_memcmp(buf, NGX_HTTP_PD_STATE_HEAD, head) != 0))
-    {
+    if (n > 0 && !ngx_http_pd_state_known(buf, buf + n)) {
         ngx_log_error(NGX_LOG_ERR, cycle->log, 0,
                       "pd: \"%V\" is no state file and is left alone",
                       &zone->state);
         zone->state.len = 0;
 
     } else if (n > 0 && zone->fresh
-               && ngx_http_pd_state_apply(pmcf, buf + head, buf + n)
-                  != NGX_OK)
+               && ngx_http_pd_state_apply(pmcf, buf, buf + n) != NGX_OK)
     {
         ngx_log_error(NGX_LOG_WARN, cycle->log, 0,
                       "pd: state file \"%V\" is damaged, what it says is "
@@ -141,75 +63,6 @@ ngx_http_pd_state_load(ngx_http_pd_main_conf_t *pmcf, ngx_cycle_t *cycle)
     }
 
     ngx_free(buf);
-}
-
-
-/* later than whoever has written it, whatever the clock says */
-
-static void
-ngx_http_pd_state_claim(ngx_http_pd_zone_t *zone, u_char *p, u_char *last)
-{
-    struct timeval  tv;
-
-    ngx_gettimeofday(&tv);
-
-    ngx_http_pd_zone_lock(zone);
-
-    zone->sh->claim = (uint64_t) tv.tv_sec * 1000000 + tv.tv_usec;
-    zone->sh->claim = ngx_max(zone->sh->claim,
-                              ngx_http_pd_state_master(p, last) + 1);
-    zone->sh->leases++;
-
-    ngx_http_pd_zone_unlock(zone);
-}
-
-
-/* of the beginning of a file; 0: it has none */
-
-static uint64_t
-ngx_http_pd_state_master(u_char *p, u_char *last)
-{
-    u_char    *end;
-    uint64_t   master;
-
-    static const char  head[] = NGX_HTTP_PD_STATE_HEAD "master ";
-
-    if ((size_t) (last - p) < sizeof(head) - 1
-        || ngx_memcmp(p, head, sizeof(head) - 1) != 0)
-    {
-        return 0;
-    }
-
-    p += sizeof(head) - 1;
-    end = ngx_strlchr(p, last, '\n');
-
-    if (end == NULL
-        || ngx_http_pd_state_number(&p, end, 10, &master) != NGX_OK)
-    {
-        return 0;
-    }
-
-    return master;
-}
-
-
-/* those who hold it write, or read, a few hundred KB */
-
-static ngx_int_t
-ngx_http_pd_state_lock(ngx_fd_t fd, ngx_uint_t how)
-{
-    ngx_uint_t  i;
-
-    for (i = 0; i < NGX_HTTP_PD_STATE_TRIES; i++) {
-
-        if (flock(fd, how|LOCK_NB) == 0) {
-            return NGX_OK;
-        }
-
-        ngx_msleep(1);
-    }
-
-    return NGX_BUSY;
 }
 
 
@@ -258,361 +111,23 @@ ngx_http_pd_state_read(ngx_http_pd_zone_t *zone, ngx_cycle_t *cycle,
 }
 
 
-static ngx_int_t
-ngx_http_pd_state_apply(ngx_http_pd_main_conf_t *pmcf, u_char *p, u_char *last)
+/* later than whoever has written it, whatever the clock says */
+
+static void
+ngx_http_pd_state_claim(ngx_http_pd_zone_t *zone, u_char *p, u_char *last)
 {
-    u_char              *end;
-    size_t               tail;
-    ngx_int_t            rc;
-    ngx_http_pd_zone_t  *zone;
+    struct timeval  tv;
 
-    tail = sizeof(NGX_HTTP_PD_STATE_TAIL) - 1;
-
-    if ((size_t) (last - p) < tail
-        || ngx_memcmp(last - tail, NGX_HTTP_PD_STATE_TAIL, tail) != 0)
-    {
-        return NGX_ERROR;
-    }
-
-    zone = pmcf->zone->data;
-
-    last -= tail;
-    rc = NGX_OK;
+    ngx_gettimeofday(&tv);
 
     ngx_http_pd_zone_lock(zone);
 
-    while (p < last) {
-        end = ngx_strlchr(p, last, '\n');
-
-        if (end == NULL || ngx_http_pd_state_line(pmcf, p, end) != NGX_OK) {
-            rc = NGX_ERROR;
-            break;
-        }
-
-        p = end + 1;
-    }
+    zone->sh->claim = (uint64_t) tv.tv_sec * 1000000 + tv.tv_usec;
+    zone->sh->claim = ngx_max(zone->sh->claim,
+                              ngx_http_pd_state_master(p, last) + 1);
+    zone->sh->leases++;
 
     ngx_http_pd_zone_unlock(zone);
-
-    return rc;
-}
-
-
-static ngx_int_t
-ngx_http_pd_state_line(ngx_http_pd_main_conf_t *pmcf, u_char *p, u_char *last)
-{
-    uint64_t             master;
-    ngx_http_pd_zone_t  *zone;
-
-    zone = pmcf->zone->data;
-
-    if (last - p > 6 && ngx_memcmp(p, "lease ", 6) == 0) {
-        return ngx_http_pd_state_lease(pmcf, p + 6, last);
-    }
-
-    if (last - p > 8 && ngx_memcmp(p, "ejected ", 8) == 0) {
-        return ngx_http_pd_state_ejected(pmcf, p + 8, last);
-    }
-
-    if (last - p > 6 && ngx_memcmp(p, "ended ", 6) == 0) {
-        return ngx_http_pd_state_ended(pmcf, p + 6, last);
-    }
-
-    if (last - p > 4 && ngx_memcmp(p, "out ", 4) == 0) {
-        return ngx_http_pd_state_out(pmcf, p + 4, last);
-    }
-
-    if (last - p > 8 && ngx_memcmp(p, "account ", 8) == 0) {
-        return ngx_http_pd_state_account(zone, p + 8, last);
-    }
-
-    if (last - p > 7 && ngx_memcmp(p, "master ", 7) == 0) {
-        p += 7;
-        return ngx_http_pd_state_number(&p, last, 10, &master);
-    }
-
-    if (last - p > 5 && ngx_memcmp(p, "seed ", 5) == 0) {
-        p += 5;
-        return ngx_http_pd_state_number(&p, last, 16, &zone->sh->seed);
-    }
-
-    return NGX_ERROR;
-}
-
-
-static ngx_int_t
-ngx_http_pd_state_lease(ngx_http_pd_main_conf_t *pmcf, u_char *p, u_char *last)
-{
-    time_t                  left;
-    ngx_str_t               address;
-    ngx_http_pd_worker_t   *worker;
-    ngx_http_pd_cluster_t  *cluster;
-
-    if (ngx_http_pd_state_place(pmcf, p, last, &address, &left, &cluster)
-        != NGX_OK)
-    {
-        return NGX_ERROR;
-    }
-
-    if (cluster == NULL || !cluster->registration) {
-        return NGX_OK;
-    }
-
-    worker = ngx_http_pd_zone_worker_add(pmcf->zone->data, cluster->shared,
-                                         &address);
-    if (worker) {
-        left = ngx_min(left, (time_t) cluster->lease / 1000);
-        worker->lease = ngx_http_pd_now_us() + (uint64_t) left * 1000000;
-    }
-
-    return NGX_OK;
-}
-
-
-/* behind its lease, if it has one, so that it has its entry */
-
-static ngx_int_t
-ngx_http_pd_state_ejected(ngx_http_pd_main_conf_t *pmcf, u_char *p,
-    u_char *last)
-{
-    time_t                  left;
-    ngx_str_t               address;
-    ngx_uint_t              i;
-    ngx_http_pd_zone_t     *zone;
-    ngx_http_pd_worker_t   *worker;
-    ngx_http_pd_cluster_t  *cluster;
-
-    if (ngx_http_pd_state_place(pmcf, p, last, &address, &left, &cluster)
-        != NGX_OK)
-    {
-        return NGX_ERROR;
-    }
-
-    if (cluster == NULL) {
-        return NGX_OK;
-    }
-
-    zone = pmcf->zone->data;
-
-    for (i = 0; i < zone->sh->nworkers; i++) {
-        worker = &zone->sh->workers[i];
-
-        if (worker->id && worker->cluster == cluster->shared
-            && worker->address_len == address.len
-            && ngx_memcmp(worker->address, address.data, address.len) == 0)
-        {
-            ngx_http_pd_vitals_restore(worker, left);
-        }
-    }
-
-    return NGX_OK;
-}
-
-
-/* "ADDRESS SECOND CLUSTER"; no cluster: none that is, or the time is over */
-
-static ngx_int_t
-ngx_http_pd_state_place(ngx_http_pd_main_conf_t *pmcf, u_char *p, u_char *last,
-    ngx_str_t *address, time_t *left, ngx_http_pd_cluster_t **cluster)
-{
-    u_char  *space;
-    time_t   end;
-
-    *cluster = NULL;
-
-    space = ngx_strlchr(p, last, ' ');
-
-    if (space == NULL || space == p
-        || space - p > NGX_HTTP_PD_ADDRESS_MAX)
-    {
-        return NGX_ERROR;
-    }
-
-    address->data = p;
-    address->len = space - p;
-    p = space + 1;
-
-    space = ngx_strlchr(p, last, ' ');
-
-    if (space == NULL) {
-        return NGX_ERROR;
-    }
-
-    end = ngx_atotm(p, space - p);
-
-    if (end == (time_t) NGX_ERROR) {
-        return NGX_ERROR;
-    }
-
-    *left = end - ngx_time();
-
-    if (*left <= 0) {
-        return NGX_OK;
-    }
-
-    *cluster = ngx_http_pd_state_cluster(pmcf, space + 1, last);
-
-    return NGX_OK;
-}
-
-
-/* NULL: there is none of that name any more */
-
-static ngx_http_pd_cluster_t *
-ngx_http_pd_state_cluster(ngx_http_pd_main_conf_t *pmcf, u_char *p,
-    u_char *last)
-{
-    size_t                   len;
-    ngx_uint_t               i;
-    ngx_http_pd_cluster_t  **clusters;
-
-    len = last - p;
-    clusters = pmcf->clusters.elts;
-
-    for (i = 0; i < pmcf->clusters.nelts; i++) {
-
-        if (clusters[i]->shared_id && clusters[i]->name.len == len
-            && ngx_memcmp(clusters[i]->name.data, p, len) == 0)
-        {
-            return clusters[i];
-        }
-    }
-
-    return NULL;
-}
-
-
-/* "FINISHED FAILED SECOND CLUSTER" */
-
-static ngx_int_t
-ngx_http_pd_state_ended(ngx_http_pd_main_conf_t *pmcf, u_char *p,
-    u_char *last)
-{
-    uint64_t                finished, failed, when, now;
-    ngx_http_pd_zone_t     *zone;
-    ngx_http_pd_cluster_t  *cluster;
-
-    if (ngx_http_pd_state_number(&p, last, 10, &finished) != NGX_OK
-        || ngx_http_pd_state_number(&p, last, 10, &failed) != NGX_OK
-        || ngx_http_pd_state_number(&p, last, 10, &when) != NGX_OK)
-    {
-        return NGX_ERROR;
-    }
-
-    cluster = ngx_http_pd_state_cluster(pmcf, p, last);
-    now = (uint64_t) ngx_time();
-
-    if (cluster && when <= now && now - when < 86400) {
-        zone = pmcf->zone->data;
-        ngx_http_pd_verdict_restore(&zone->sh->clusters[cluster->shared],
-                                    now - when, finished, failed);
-    }
-
-    return NGX_OK;
-}
-
-
-/* "ROUNDS SECOND CLUSTER" */
-
-static ngx_int_t
-ngx_http_pd_state_out(ngx_http_pd_main_conf_t *pmcf, u_char *p, u_char *last)
-{
-    uint64_t                rounds, until, now;
-    ngx_http_pd_cluster_t  *cluster;
-
-    if (ngx_http_pd_state_number(&p, last, 10, &rounds) != NGX_OK
-        || ngx_http_pd_state_number(&p, last, 10, &until) != NGX_OK)
-    {
-        return NGX_ERROR;
-    }
-
-    cluster = ngx_http_pd_state_cluster(pmcf, p, last);
-    now = (uint64_t) ngx_time();
-
-    if (cluster) {
-        until = (until > now) ? ngx_min(until - now, 86400) : 0;
-        ngx_http_pd_ready_restore(pmcf->zone->data, cluster, until, rounds);
-    }
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_http_pd_state_account(ngx_http_pd_zone_t *zone, u_char *p, u_char *last)
-{
-    uint64_t    key, when, now, limits[2], owed[2];
-    ngx_uint_t  i;
-
-    if (ngx_http_pd_state_number(&p, last, 16, &key) != NGX_OK || key == 0) {
-        return NGX_ERROR;
-    }
-
-    for (i = 0; i < 2; i++) {
-
-        if (ngx_http_pd_state_number(&p, last, 10, &limits[i]) != NGX_OK
-            || ngx_http_pd_state_number(&p, last, 10, &owed[i]) != NGX_OK
-            || limits[i] > NGX_HTTP_PD_LIMIT_MAX
-            || owed[i] > NGX_HTTP_PD_LIMIT_MAX)
-        {
-            return NGX_ERROR;
-        }
-    }
-
-    if (ngx_http_pd_state_number(&p, last, 10, &when) != NGX_OK || p < last) {
-        return NGX_ERROR;
-    }
-
-    now = (uint64_t) ngx_time();
-
-    /* a day pays any debt */
-
-    when = (when < now) ? ngx_min(now - when, 86400) : 0;
-
-    ngx_http_pd_account_restore(zone, key, limits, owed, when * 1000000);
-
-    return NGX_OK;
-}
-
-
-/* up to a space or the end */
-
-static ngx_int_t
-ngx_http_pd_state_number(u_char **p, u_char *last, ngx_uint_t base,
-    uint64_t *number)
-{
-    u_char    *start, ch;
-    uint64_t   n, digit;
-
-    n = 0;
-
-    for (start = *p; *p < last && **p != ' '; (*p)++) {
-        ch = **p;
-
-        if (ch >= '0' && ch <= '9') {
-            digit = ch - '0';
-
-        } else if (base == 16 && ch >= 'a' && ch <= 'f') {
-            digit = ch - 'a' + 10;
-
-        } else {
-            return NGX_ERROR;
-        }
-
-        n = n * base + digit;
-    }
-
-    if (*p == start || *p - start > 16) {
-        return NGX_ERROR;
-    }
-
-    if (*p < last) {
-        (*p)++;
-    }
-
-    *number = n;
-
-    return NGX_OK;
 }
 
 
@@ -667,7 +182,7 @@ static ngx_int_t
 ngx_http_pd_state_put(ngx_http_pd_zone_t *zone, ngx_fd_t fd, u_char *buf,
     size_t len)
 {
-    u_char   head[NGX_HTTP_PD_STATE_MASTER + sizeof(NGX_HTTP_PD_STATE_HEAD)];
+    u_char   head[NGX_HTTP_PD_STATE_BEGINNING];
     ssize_t  n;
 
     if (ngx_http_pd_state_lock(fd, LOCK_EX) != NGX_OK) {
@@ -694,132 +209,21 @@ ngx_http_pd_state_put(ngx_http_pd_zone_t *zone, ngx_fd_t fd, u_char *buf,
 }
 
 
-static u_char *
-ngx_http_pd_state_write(ngx_http_pd_zone_t *zone, u_char *p)
+/* those who hold it write, or read, a few hundred KB */
+
+static ngx_int_t
+ngx_http_pd_state_lock(ngx_fd_t fd, ngx_uint_t how)
 {
-    uint64_t               now;
-    ngx_uint_t             i;
-    ngx_http_pd_worker_t  *worker;
+    ngx_uint_t  i;
 
-    now = ngx_http_pd_now_us();
+    for (i = 0; i < NGX_HTTP_PD_STATE_TRIES; i++) {
 
-    p = ngx_cpymem(p, NGX_HTTP_PD_STATE_HEAD,
-                   sizeof(NGX_HTTP_PD_STATE_HEAD) - 1);
-    p = ngx_sprintf(p, "master %uL\n", zone->sh->claim);
-
-    for (i = 0; i < zone->sh->nworkers; i++) {
-        worker = &zone->sh->workers[i];
-
-        if (worker->id == 0) {
-            continue;
+        if (flock(fd, how|LOCK_NB) == 0) {
+            return NGX_OK;
         }
 
-        if (worker->lease) {
-            p = ngx_http_pd_state_write_place(zone, worker, "lease",
-                                              worker->lease, p);
-        }
-
-        if (worker->vital == NGX_HTTP_PD_EJECTED) {
-            p = ngx_http_pd_state_write_place(zone, worker, "ejected",
-                                    ngx_max(worker->until, now + 1000000), p);
-        }
+        ngx_msleep(1);
     }
 
-    for (i = 0; i < zone->sh->nclusters; i++) {
-        if (zone->sh->clusters[i].id) {
-            p = ngx_http_pd_state_write_cluster(&zone->sh->clusters[i], p);
-        }
-    }
-
-    p = ngx_http_pd_state_write_accounts(zone, p);
-
-    return ngx_cpymem(p, NGX_HTTP_PD_STATE_TAIL,
-                      sizeof(NGX_HTTP_PD_STATE_TAIL) - 1);
-}
-
-
-static u_char *
-ngx_http_pd_state_write_place(ngx_http_pd_zone_t *zone,
-    ngx_http_pd_worker_t *worker, const char *what, uint64_t end, u_char *p)
-{
-    int64_t                      left;
-    ngx_http_pd_zone_cluster_t  *cluster;
-
-    cluster = &zone->sh->clusters[worker->cluster];
-    left = (int64_t) (end - ngx_http_pd_now_us()) / 1000000;
-
-    return ngx_sprintf(p, "%s %*s %T %*s\n", what,
-                       (size_t) worker->address_len, worker->address,
-                       (time_t) (ngx_time() + left),
-                       (size_t) cluster->name_len, cluster->name);
-}
-
-
-static u_char *
-ngx_http_pd_state_write_cluster(ngx_http_pd_zone_cluster_t *cluster, u_char *p)
-{
-    int64_t              left;
-    uint64_t             age;
-    ngx_uint_t           i;
-    ngx_http_pd_part_t  *part;
-
-    for (i = 0; i < NGX_HTTP_PD_PARTS; i++) {
-        part = &cluster->parts[i];
-
-        if (ngx_http_pd_verdict_part(cluster, i, &age)
-            && (part->finished || part->failed))
-        {
-            p = ngx_sprintf(p, "ended %uD %uD %T %*s\n",
-                            part->finished, part->failed,
-                            (time_t) (ngx_time() - age),
-                            (size_t) cluster->name_len, cluster->name);
-        }
-    }
-
-    if (cluster->ready.away) {
-        left = (int64_t) (cluster->ready.until - ngx_http_pd_now_us())
-               / 1000000;
-
-        p = ngx_sprintf(p, "out %uD %T %*s\n", cluster->ready.rounds,
-                        (time_t) (ngx_time() + ngx_max(left, 0)),
-                        (size_t) cluster->name_len, cluster->name);
-    }
-
-    return p;
-}
-
-
-static u_char *
-ngx_http_pd_state_write_accounts(ngx_http_pd_zone_t *zone, u_char *p)
-{
-    uint64_t                now, owed[2];
-    ngx_uint_t              i, n;
-    ngx_http_pd_account_t  *account;
-
-    p = ngx_sprintf(p, "seed %016xL\n", zone->sh->seed);
-
-    now = ngx_http_pd_now_us();
-    n = 0;
-
-    for (i = 0; i < zone->sh->naccounts; i++) {
-        account = &zone->sh->accounts[i];
-
-        if (account->key == 0
-            || !ngx_http_pd_account_owes(account, now, owed))
-        {
-            continue;
-        }
-
-        if (n++ == NGX_HTTP_PD_STATE_ACCOUNTS) {
-            break;
-        }
-
-        p = ngx_sprintf(p, "account %016xL %uD %uL %uD %uL %T\n",
-                        account->key, account->limits[0],
-                        ngx_min(owed[0], NGX_HTTP_PD_LIMIT_MAX),
-                        account->limits[1],
-                        ngx_min(owed[1], NGX_HTTP_PD_LIMIT_MAX), ngx_time());
-    }
-
-    return p;
+    return NGX_BUSY;
 }
