@@ -1,6 +1,7 @@
 #include "ngx_shim.h"
 
 #include <inttypes.h>
+#include <stdbool.h>
 
 /* A pool is a list of pieces: `current` is taken for its head, the other members stay unused. */
 struct piece {
@@ -113,6 +114,14 @@ ngx_int_t ngx_atoi(u_char *line, size_t n)
     return value;
 }
 
+time_t ngx_atotm(u_char *line, size_t n)
+{
+    return ngx_atoi(line, n);
+}
+
+static ngx_time_t now = {.sec = 1764441230};
+volatile ngx_time_t *ngx_cached_time = &now;
+
 void *ngx_array_push(ngx_array_t *array)
 {
     if (array->nelts == array->nalloc) {
@@ -160,8 +169,8 @@ ngx_chain_t *ngx_chain_get_free_buf(ngx_pool_t *pool, ngx_chain_t **free_list)
     return link;
 }
 
-/* ---- formats: %V %*s %s %d %i %z %O %L %D, and u before the last five
- * ------------------------------ */
+/* ---- formats: %V %*s %s %d %i %z %O %L %D %T, and u before the last six; %0 and a width before x of
+ * some of these ---- */
 
 static u_char *put(u_char *to, u_char *last, const void *text, size_t length)
 {
@@ -171,7 +180,13 @@ static u_char *put(u_char *to, u_char *last, const void *text, size_t length)
     return to + length;
 }
 
-static u_char *put_number(u_char *to, u_char *last, char kind, int is_unsigned, va_list *arguments)
+struct number_format {
+    bool is_unsigned, hexadecimal;
+    int width; /* with zeros before it */
+};
+
+static u_char *put_number(u_char *to, u_char *last, char kind, struct number_format format,
+                          va_list *arguments)
 {
     char text[32];
     int64_t number;
@@ -186,19 +201,27 @@ static u_char *put_number(u_char *to, u_char *last, char kind, int is_unsigned, 
     case 'O':
         number = va_arg(*arguments, off_t);
         break;
+    case 'T':
+        number = va_arg(*arguments, time_t);
+        break;
     case 'L':
         number = va_arg(*arguments, int64_t);
         break;
     case 'D':
-        number = is_unsigned ? (int64_t)va_arg(*arguments, uint32_t) : va_arg(*arguments, int32_t);
+        number = format.is_unsigned ? (int64_t)va_arg(*arguments, uint32_t)
+                                    : va_arg(*arguments, int32_t);
         break;
     case 'd':
-        number = is_unsigned ? (int64_t)va_arg(*arguments, unsigned) : va_arg(*arguments, int);
+        number =
+            format.is_unsigned ? (int64_t)va_arg(*arguments, unsigned) : va_arg(*arguments, int);
         break;
     default:
         abort(); /* the module has learned a format that this file has not */
     }
-    snprintf(text, sizeof text, is_unsigned ? "%" PRIu64 : "%" PRId64, number);
+    if (format.hexadecimal)
+        snprintf(text, sizeof text, "%0*" PRIx64, format.width, number);
+    else
+        snprintf(text, sizeof text, format.is_unsigned ? "%" PRIu64 : "%" PRId64, number);
     return put(to, last, text, strlen(text));
 }
 
@@ -208,15 +231,17 @@ u_char *ngx_vslprintf(u_char *to, u_char *last, const char *format, va_list call
 
     va_copy(arguments, caller_arguments);
     for (; *format; format++) {
-        int is_unsigned = 0;
+        struct number_format number = {0};
 
         if (*format != '%') {
             to = put(to, last, format, 1);
             continue;
         }
-        if (*++format == 'u') {
-            is_unsigned = 1;
-            format++;
+        if (*++format == '0')
+            number.width = (int)strtol(format, (char **)&format, 10);
+        if (*format == 'u' || *format == 'x') {
+            number.is_unsigned = true;
+            number.hexadecimal = *format++ == 'x';
         }
         if (*format == 'V') {
             const ngx_str_t *text = va_arg(arguments, ngx_str_t *);
@@ -229,7 +254,7 @@ u_char *ngx_vslprintf(u_char *to, u_char *last, const char *format, va_list call
             const char *text = va_arg(arguments, char *);
             to = put(to, last, text, strlen(text));
         } else {
-            to = put_number(to, last, *format, is_unsigned, &arguments);
+            to = put_number(to, last, *format, number, &arguments);
         }
     }
     va_end(arguments);
@@ -242,6 +267,16 @@ u_char *ngx_slprintf(u_char *to, u_char *last, const char *format, ...)
 
     va_start(arguments, format);
     to = ngx_vslprintf(to, last, format, arguments);
+    va_end(arguments);
+    return to;
+}
+
+u_char *ngx_sprintf(u_char *to, const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    to = ngx_vslprintf(to, (u_char *)UINTPTR_MAX, format, arguments);
     va_end(arguments);
     return to;
 }
