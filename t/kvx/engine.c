@@ -370,6 +370,7 @@ static void on_complete(void *context, uint64_t fetch, const struct pd_kvx_first
         into_cache(d, attempt->d_block[i], attempt->request, i);
     }
     world.completed++;
+    world.unequal += attempt->p->ranks != d->ranks;
     attempt->fetch = DECODING;
     kvx_plan_call(kvx_draw(10 * MS), d, end_decoding, attempt, 0);
 }

@@ -150,13 +150,11 @@ static void try_again(struct request *request)
 
 void kvx_ask(struct request *request)
 {
-    struct pd_layout layout = kvx_world_layout();
-
     if (world.attempt_count == ATTEMPTS)
         return;
     *request = (struct request){.id = ++world.last_id, .born = world.now, .state = WAITING};
     request->tokens = 1 + (uint32_t)kvx_draw(PROMPT_BLOCKS * BLOCK_SIZE);
-    request->blocks = pd_layout_blocks_for(&layout, request->tokens);
+    request->blocks = (request->tokens + BLOCK_SIZE - 1) / BLOCK_SIZE;
     request->family = (uint32_t)kvx_draw(FAMILIES);
     request->shared = kvx_draw(2) ? (uint32_t)kvx_draw(request->tokens / BLOCK_SIZE + 1) : 0;
     begin_attempt(request);

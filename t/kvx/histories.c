@@ -5,7 +5,8 @@
  * Checked at every step:
  *   - bytes leave a source with a fence only from blocks of a ticket that is not released;
  *   - bytes land only in a block that belongs to the fetch that reads them;
- *   - a fetch that completes holds the tags of its ticket, and so it does while its owner decodes;
+ *   - a fetch that completes holds the tags of its ticket on every rank, and so it does while its owner
+ *     decodes;
  *   - a neighbour's block keeps the neighbour's tag;
  *   - every offer is released once, every fetch ends once, every request is answered once;
  * and at rest, within a stated time: no ticket, fetch, read or request is left, every block is free,
@@ -201,6 +202,15 @@ static void choose_weather(struct weather *weather)
         world.nodes[i].slow = kvx_draw(6) ? 0 : kvx_draw(10 * MS);
 }
 
+/* In half of the histories every worker has its own number of ranks; prefill and decode differ often. */
+static void choose_ranks(void)
+{
+    bool same = kvx_draw(2);
+
+    for (size_t i = 0; i < NODES; i++)
+        world.nodes[i].ranks = same ? 1 : 1u << kvx_draw(3);
+}
+
 static struct node *some_node(void)
 {
     return &world.nodes[kvx_draw(NODES)];
@@ -291,7 +301,10 @@ static void begin(uint64_t seed)
     world = (struct world){.seed = seed, .random = seed, .heap = heap, .heap_room = room};
     world.now = 1000 * MS;
     choose_weather(&world.weather);
-    SAY("history %llu over %s", (unsigned long long)seed, world.weather.transport);
+    choose_ranks();
+    SAY("history %llu over %s, on %u, %u, %u and %u ranks", (unsigned long long)seed,
+        world.weather.transport, world.nodes[0].ranks, world.nodes[1].ranks, world.nodes[2].ranks,
+        world.nodes[3].ranks);
     for (int i = 0; i < NODES; i++) {
         struct node *node = &world.nodes[i];
 
@@ -378,7 +391,7 @@ static void run(uint64_t seed)
 
 struct totals {
     uint64_t answered, failed, completed, closed, released, lives, links, retries, shared,
-        words_moved;
+        words_moved, unequal;
 };
 
 static void add(struct totals *totals)
@@ -393,6 +406,7 @@ static void add(struct totals *totals)
     totals->retries += world.retries;
     totals->shared += world.shared;
     totals->words_moved += world.words_moved;
+    totals->unequal += world.unequal;
 }
 
 /* A world in which nothing works, or nothing goes wrong, would prove nothing. */
@@ -401,8 +415,8 @@ static void expect_variety(const struct totals *totals, uint64_t count)
     if (count < 1000)
         return;
     CHECK(totals->answered > 3 * count && totals->failed > count && totals->closed > count &&
-              totals->retries > count && totals->shared > count &&
-              1000 * totals->words_moved > count && 2 * totals->lives > (2 * NODES + 1) * count,
+              totals->retries > count && totals->shared > count && totals->unequal > count / 2 &&
+              4000 * totals->words_moved > count && 2 * totals->lives > (2 * NODES + 1) * count,
           "the histories are too much alike");
 }
 
@@ -427,13 +441,13 @@ int main(int argc, char **argv)
     printf(
         "%llu histories hold: %llu requests answered and %llu failed in %llu tries, %llu fetches "
         "complete and %llu closed, %llu tickets released, %llu links, %llu lives, %llu shared "
-        "blocks, %llu moved words\n",
+        "blocks, %llu moved words, %llu fetches between unequal ranks\n",
         (unsigned long long)count, (unsigned long long)totals.answered,
         (unsigned long long)totals.failed, (unsigned long long)totals.retries,
         (unsigned long long)totals.completed, (unsigned long long)totals.closed,
         (unsigned long long)totals.released, (unsigned long long)totals.links,
         (unsigned long long)totals.lives, (unsigned long long)totals.shared,
-        (unsigned long long)totals.words_moved);
+        (unsigned long long)totals.words_moved, (unsigned long long)totals.unequal);
     expect_variety(&totals, count);
     return 0;
 }

@@ -11,18 +11,14 @@
 #include "worker/kvx/reader.h"
 #include "worker/kvx/source.h"
 
-enum { SILENCE_MS = 200, CLAIM_MS = 3000, LAYERS = 2 };
+enum { SILENCE_MS = 200, CLAIM_MS = 3000, LAYERS = 2, HEADS = 2 };
 
-static const struct pd_kv_pool shape = {NULL, LAYERS, 1, BLOCK_SIZE, 2, BLOCKS, PD_F16};
-
-struct pd_layout kvx_world_layout(void)
+/* What one of so many ranks has: its share of the heads, or one that others have too. */
+static struct pd_kv_pool shape_of_rank(uint32_t ranks)
 {
-    static struct pd_layout layout;
+    int heads = ranks > HEADS ? 1 : HEADS / (int)ranks;
 
-    if (layout.blocks == 0)
-        CHECK(pd_layout_of_pool(&shape, 0, 0, &layout, NULL) == PD_OK,
-              "the world's pool has no layout");
-    return layout;
+    return (struct pd_kv_pool){NULL, LAYERS, heads, BLOCK_SIZE, 2, BLOCKS, PD_F16};
 }
 
 struct pd_fingerprint kvx_world_fingerprint(void)
@@ -35,35 +31,50 @@ struct pd_fingerprint kvx_world_fingerprint(void)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-uint8_t *kvx_bytes_of(const struct node *node, uint64_t plane, int32_t block)
+/* Calls `look` for a block's words in every plane of every rank, with the plane's number in the model: ranks
+ * that have the same head have the same words. */
+static bool each_plane(const struct node *node, int32_t block, uint64_t tag,
+                       bool (*look)(uint64_t *words, size_t count, uint64_t first))
 {
     const struct pd_layout *layout = &node->kvx->pool.layout;
+    size_t count = layout->block_bytes / sizeof(uint64_t);
 
-    return node->kvx->pool.base + plane * layout->plane_bytes +
-           (uint64_t)block * layout->block_bytes;
+    for (uint32_t rank = 0; rank < layout->ranks; rank++)
+        for (uint32_t plane = 0; plane < LAYERS * layout->rank_heads; plane++) {
+            uint64_t at = rank * layout->stride + plane * layout->plane_bytes;
+            uint8_t *bytes = node->kvx->pool.base + at + (uint64_t)block * layout->block_bytes;
+            uint64_t number = pd_layout_plane_number(layout, at);
+
+            if (!look((uint64_t *)(void *)bytes, count, tag << 16 | number << 8))
+                return false;
+        }
+    return true;
+}
+
+static bool fill(uint64_t *words, size_t count, uint64_t first)
+{
+    for (size_t i = 0; i < count; i++)
+        words[i] = first | i;
+    return true;
+}
+
+static bool is_filled(uint64_t *words, size_t count, uint64_t first)
+{
+    for (size_t i = 0; i < count; i++)
+        if (words[i] != (first | i))
+            return false;
+    return true;
 }
 
 void kvx_write(struct node *node, int32_t block, uint64_t tag)
 {
-    for (uint64_t plane = 0; plane < LAYERS; plane++) {
-        uint64_t *words = (uint64_t *)(void *)kvx_bytes_of(node, plane, block);
-
-        for (size_t i = 0; i < node->kvx->pool.layout.block_bytes / sizeof(*words); i++)
-            words[i] = tag << 16 | plane << 8 | i;
-    }
+    each_plane(node, block, tag, fill);
     node->blocks[block].tag = tag;
 }
 
 bool kvx_holds_tag(const struct node *node, int32_t block, uint64_t tag)
 {
-    for (uint64_t plane = 0; plane < LAYERS; plane++) {
-        const uint64_t *words = (const uint64_t *)(void *)kvx_bytes_of(node, plane, block);
-
-        for (size_t i = 0; i < node->kvx->pool.layout.block_bytes / sizeof(*words); i++)
-            if (words[i] != (tag << 16 | plane << 8 | i))
-                return false;
-    }
-    return true;
+    return each_plane(node, block, tag, is_filled);
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */
@@ -212,28 +223,38 @@ static void send_bytes(void *context, uint64_t link, uint8_t *bytes, size_t leng
     kvx_stream_send(context, link, bytes, length);
 }
 
+static int make_memory(size_t size)
+{
+    int fd = memfd_create("kvx-world", MFD_ALLOW_SEALING | MFD_CLOEXEC);
+
+    CHECK(fd >= 0 && ftruncate(fd, (off_t)size) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0,
+          "no memory for a pool");
+    return fd;
+}
+
 void kvx_start_node(struct node *node)
 {
     struct pd_kvx_options options = {
         .instance = node->name,
         .boot = ++node->life,
         .fingerprint = kvx_world_fingerprint(),
-        .pool = shape,
+        .pool = shape_of_rank(node->ranks),
+        .ranks = (int)node->ranks,
+        .kv_heads = HEADS,
         .transport = world.weather.transport,
         .max_model_len = PROMPT_BLOCKS * BLOCK_SIZE,
         .claim_timeout_ms = CLAIM_MS,
         .silence_ms = SILENCE_MS,
         .callbacks = kvx_engine_callbacks,
     };
-    size_t size = pd_kvx_pool_bytes(&shape, 0);
+    size_t size = pd_kvx_pool_bytes(&options.pool, options.ranks);
     struct pd_error error;
 
-    node->memory = memfd_create("kvx-world", MFD_ALLOW_SEALING | MFD_CLOEXEC);
-    CHECK(node->memory >= 0 && ftruncate(node->memory, (off_t)size) == 0 &&
-              fcntl(node->memory, F_ADD_SEALS, F_SEAL_SHRINK) == 0,
-          "no memory for a pool");
-    options.memory[0] =
-        (struct pd_export){.kind = PD_EXPORT_MEMFD, .fd = node->memory, .size = size};
+    for (uint32_t rank = 0; rank < node->ranks; rank++) {
+        node->memory[rank] = make_memory(size);
+        options.memory[rank] =
+            (struct pd_export){.kind = PD_EXPORT_MEMFD, .fd = node->memory[rank], .size = size};
+    }
     options.callbacks.engine = options.callbacks.link = node;
     options.callbacks.open_link = open_link;
     options.callbacks.close_link = close_link;
@@ -262,7 +283,8 @@ void kvx_kill_node(struct node *node)
         ;
     turning = NULL;
     pd_kvx_unmake(node->kvx);
-    close(node->memory);
+    for (uint32_t rank = 0; rank < node->ranks; rank++)
+        close(node->memory[rank]);
     node->kvx = NULL;
     node->dying = node->worker_up = false;
 }

@@ -8,7 +8,8 @@
  *           ◀─placed, first, finished──        ◀─released, …──────      ──reads────▶ fabric
  *
  * Every worker is source and reader, so KV moves both ways between any two of them. A block on P
- * carries the tag of the attempt that computed it; prompts of a family share their first blocks, in
+ * carries the tag of the attempt that computed it, in every plane of every rank; workers may have their
+ * model on other numbers of ranks than their peers. Prompts of a family share their first blocks, in
  * the prefix caches of both sides. See histories.c for what is checked. */
 #ifndef KVX_WORLD_H
 #define KVX_WORLD_H
@@ -30,6 +31,8 @@ enum {
     TRIES = 4, /* attempts of one request */
     STREAMS = 256,
     FAMILIES = 3,
+    WORLD_RANKS =
+        4, /* at most, of a worker: more than there are KV heads, so that some have the same */
 };
 
 #define MS ((uint64_t)1000000)
@@ -88,7 +91,8 @@ struct node {
     char name[8];
     uint64_t life; /* also its boot */
     struct pd_kvx *kvx;
-    int memory;
+    uint32_t ranks; /* on which its model is; of all its lives */
+    int memory[WORLD_RANKS];
     bool dying;       /* SIGKILL: its last words are not heard */
     uint64_t frozen;  /* SIGSTOP until then */
     uint64_t offset;  /* its clock runs ahead of the world's by this much */
@@ -165,6 +169,7 @@ struct world {
     size_t heap_count, heap_room;
 
     uint64_t answered, failed, completed, closed, released, lives, retries, shared, words_moved;
+    uint64_t unequal; /* complete, between workers of other numbers of ranks */
 };
 
 extern struct world world;
@@ -204,9 +209,7 @@ void kvx_kill_node(struct node *node);
 void kvx_turn(struct node *node);                   /* EV_TURN */
 void kvx_turn_by(struct node *node, uint64_t when); /* world's time */
 bool kvx_node_rests(const struct node *node);
-struct pd_layout kvx_world_layout(void);
 struct pd_fingerprint kvx_world_fingerprint(void);
-uint8_t *kvx_bytes_of(const struct node *node, uint64_t plane, int32_t block);
 void kvx_write(struct node *node, int32_t block, uint64_t tag);
 bool kvx_holds_tag(const struct node *node, int32_t block, uint64_t tag);
 void kvx_fabric_for_world(void);
