@@ -36,6 +36,8 @@
 #define NGX_HTTP_PD_FAILOVER_BURST    256
 #define NGX_HTTP_PD_STALL             30000
 #define NGX_HTTP_PD_FAULTS            3
+#define NGX_HTTP_PD_EXCESS            5      /* % */
+#define NGX_HTTP_PD_ANSWERS           50
 #define NGX_HTTP_PD_BACKOFF           1000
 
 
@@ -102,7 +104,7 @@ static ngx_command_t  ngx_http_pd_cluster_commands[] = {
       NULL },
 
     { ngx_string("ejection"),
-      NGX_HTTP_PD_CLUSTER_CONF|NGX_CONF_TAKE123,
+      NGX_HTTP_PD_CLUSTER_CONF|NGX_CONF_1MORE,
       ngx_http_pd_cluster_ejection,
       0,
       0,
@@ -210,6 +212,8 @@ ngx_http_pd_cluster_block(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     ngx_conf_init_msec_value(cluster->stall, NGX_HTTP_PD_STALL);
     ngx_conf_init_msec_value(cluster->backoff, NGX_HTTP_PD_BACKOFF);
     ngx_conf_init_uint_value(cluster->faults, NGX_HTTP_PD_FAULTS);
+    ngx_conf_init_uint_value(cluster->excess, NGX_HTTP_PD_EXCESS);
+    ngx_conf_init_uint_value(cluster->answers, NGX_HTTP_PD_ANSWERS);
 
     ngx_http_pd_ready_defaults(cluster);
 
@@ -286,6 +290,8 @@ ngx_http_pd_cluster_mention(ngx_conf_t *cf, ngx_str_t *name)
     cluster->failover_burst = NGX_HTTP_PD_FAILOVER_BURST;
     cluster->stall = NGX_CONF_UNSET_MSEC;
     cluster->faults = NGX_CONF_UNSET_UINT;
+    cluster->excess = NGX_CONF_UNSET_UINT;
+    cluster->answers = NGX_CONF_UNSET_UINT;
     cluster->backoff = NGX_CONF_UNSET_MSEC;
 
     ngx_http_pd_ready_unset(cluster);

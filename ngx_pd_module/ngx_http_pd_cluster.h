@@ -67,6 +67,8 @@ struct ngx_http_pd_cluster_s {
     ngx_uint_t                 failover_burst;
     ngx_msec_t                 stall;      /* of work without a step */
     ngx_uint_t                 faults;     /* in a row, until ejected */
+    ngx_uint_t                 excess;     /* % more failures than others */
+    ngx_uint_t                 answers;    /* before these are compared */
     ngx_msec_t                 backoff;    /* of the first ejection */
     ngx_uint_t                 ready_ratio;    /* %, 0: not judged by it */
     ngx_msec_t                 ready_window;

@@ -9,6 +9,11 @@
 
 #include "ngx_http_pd_cluster.h"
 #include "ngx_http_pd_cluster_directives.h"
+#include "ngx_http_pd_tally.h"
+
+
+static ngx_int_t ngx_http_pd_cluster_ejection_param(
+    ngx_http_pd_cluster_t *cluster, ngx_str_t *value);
 
 
 char *
@@ -225,49 +230,100 @@ ngx_http_pd_cluster_ejection(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_http_pd_cluster_t  *cluster = conf;
 
-    ngx_int_t    n;
     ngx_str_t   *value;
     ngx_uint_t   i;
-    ngx_msec_t   time;
 
     value = cf->args->elts;
 
     for (i = 1; i < cf->args->nelts; i++) {
 
-        if (ngx_strncmp(value[i].data, "faults=", 7) == 0) {
-            n = ngx_atoi(value[i].data + 7, value[i].len - 7);
-
-            if (n >= 1 && n <= 1000 && cluster->faults == NGX_CONF_UNSET_UINT)
-            {
-                cluster->faults = n;
-                continue;
-            }
-
-        } else if (ngx_strncmp(value[i].data, "stall=", 6) == 0) {
-            time = ngx_http_pd_cluster_time(&value[i], 6, 100);
-
-            if (time && cluster->stall == NGX_CONF_UNSET_MSEC) {
-                cluster->stall = time;
-                continue;
-            }
-
-        } else if (ngx_strncmp(value[i].data, "backoff=", 8) == 0) {
-            time = ngx_http_pd_cluster_time(&value[i], 8, 100);
-
-            if (time && cluster->backoff == NGX_CONF_UNSET_MSEC) {
-                cluster->backoff = time;
-                continue;
-            }
+        if (ngx_http_pd_cluster_ejection_param(cluster, &value[i]) != NGX_OK) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "invalid parameter \"%V\" in \"ejection\": use "
+                               "stall=100ms to stall=1h, backoff= alike, "
+                               "faults=1 to faults=1000, excess=1%% to "
+                               "excess=100%%, answers=10 to answers=%d, "
+                               "each once", &value[i],
+                               NGX_HTTP_PD_TALLY_FULL / 2);
+            return NGX_CONF_ERROR;
         }
-
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid parameter \"%V\" in \"ejection\": use "
-                           "stall=100ms to stall=1h, backoff= alike, "
-                           "faults=1 to faults=1000, each once", &value[i]);
-        return NGX_CONF_ERROR;
     }
 
     return NGX_CONF_OK;
+}
+
+
+static ngx_int_t
+ngx_http_pd_cluster_ejection_param(ngx_http_pd_cluster_t *cluster,
+    ngx_str_t *value)
+{
+    ngx_str_t  percent;
+
+    if (ngx_strncmp(value->data, "faults=", 7) == 0) {
+        return ngx_http_pd_cluster_number(value, 7, 1, 1000, &cluster->faults);
+    }
+
+    if (ngx_strncmp(value->data, "answers=", 8) == 0) {
+        return ngx_http_pd_cluster_number(value, 8, 10,
+                                          NGX_HTTP_PD_TALLY_FULL / 2,
+                                          &cluster->answers);
+    }
+
+    if (ngx_strncmp(value->data, "excess=", 7) == 0
+        && value->data[value->len - 1] == '%')
+    {
+        percent.data = value->data;
+        percent.len = value->len - 1;
+
+        return ngx_http_pd_cluster_number(&percent, 7, 1, 100,
+                                          &cluster->excess);
+    }
+
+    if (ngx_strncmp(value->data, "stall=", 6) == 0) {
+        return ngx_http_pd_cluster_span(value, 6, 100, &cluster->stall);
+    }
+
+    if (ngx_strncmp(value->data, "backoff=", 8) == 0) {
+        return ngx_http_pd_cluster_span(value, 8, 100, &cluster->backoff);
+    }
+
+    return NGX_ERROR;
+}
+
+
+ngx_int_t
+ngx_http_pd_cluster_number(ngx_str_t *value, size_t name, ngx_int_t min,
+    ngx_int_t max, ngx_uint_t *number)
+{
+    ngx_int_t  n;
+
+    n = ngx_atoi(value->data + name, value->len - name);
+
+    if (n < min || n > max || *number != NGX_CONF_UNSET_UINT) {
+        return NGX_ERROR;
+    }
+
+    *number = n;
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_pd_cluster_span(ngx_str_t *value, size_t name, ngx_int_t min,
+    ngx_msec_t *time)
+{
+    ngx_msec_t  n;
+
+    n = ngx_http_pd_cluster_time(value, name, min);
+
+    if (n == 0 || *time != NGX_CONF_UNSET_MSEC) {
+        return NGX_ERROR;
+    }
+
+    *time = n;
+
+    return NGX_OK;
 }
 
 

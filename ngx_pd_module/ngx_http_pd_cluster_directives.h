@@ -31,5 +31,14 @@ char *ngx_http_pd_cluster_ejection(ngx_conf_t *cf, ngx_command_t *cmd,
 ngx_msec_t ngx_http_pd_cluster_time(ngx_str_t *value, size_t name,
     ngx_int_t min);
 
+/*
+ * Such a time, or a number, of a parameter that may be given once: NGX_ERROR
+ * if it is not in these bounds, or was set before.
+ */
+ngx_int_t ngx_http_pd_cluster_span(ngx_str_t *value, size_t name,
+    ngx_int_t min, ngx_msec_t *time);
+ngx_int_t ngx_http_pd_cluster_number(ngx_str_t *value, size_t name,
+    ngx_int_t min, ngx_int_t max, ngx_uint_t *number);
+
 
 #endif /* _NGX_HTTP_PD_CLUSTER_DIRECTIVES_H_INCLUDED_ */

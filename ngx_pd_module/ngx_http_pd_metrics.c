@@ -222,7 +222,7 @@ static const ngx_http_pd_metrics_family_t  ngx_http_pd_metrics_of_workers[] = {
       NGX_HTTP_PD_METRICS_AT(worker, held_blocks), NGX_HTTP_PD_METRICS_ONE },
 
     { "pd_cluster_worker_ejections", "gauge",
-      "Ejections in a row.",
+      "Ejections that count for the next one's backoff.",
       NGX_HTTP_PD_METRICS_AT(worker, ejections), NGX_HTTP_PD_METRICS_ONE },
 
     { NULL, NULL, NULL, 0, NGX_HTTP_PD_METRICS_ONE }

@@ -27,10 +27,6 @@
 
 static ngx_int_t ngx_http_pd_ready_param(ngx_http_pd_cluster_t *cluster,
     ngx_str_t *value);
-static ngx_int_t ngx_http_pd_ready_number(ngx_str_t *value, size_t name,
-    ngx_int_t min, ngx_int_t max, ngx_uint_t *number);
-static ngx_int_t ngx_http_pd_ready_time(ngx_str_t *value, size_t name,
-    ngx_int_t min, ngx_msec_t *time);
 static void ngx_http_pd_ready_pairs(ngx_http_pd_zone_t *zone,
     ngx_http_pd_cluster_t *conf, ngx_log_t *log);
 static void ngx_http_pd_ready_judge(ngx_http_pd_zone_t *zone,
@@ -97,65 +93,31 @@ ngx_http_pd_ready_param(ngx_http_pd_cluster_t *cluster, ngx_str_t *value)
         ratio.data = value->data;
         ratio.len = value->len - 1;
 
-        return ngx_http_pd_ready_number(&ratio, 6, 1, 100,
-                                        &cluster->ready_ratio);
+        return ngx_http_pd_cluster_number(&ratio, 6, 1, 100,
+                                          &cluster->ready_ratio);
     }
 
     if (ngx_strncmp(value->data, "window=", 7) == 0) {
-        return ngx_http_pd_ready_time(value, 7, 1000, &cluster->ready_window);
+        return ngx_http_pd_cluster_span(value, 7, 1000,
+                                        &cluster->ready_window);
     }
 
     if (ngx_strncmp(value->data, "requests=", 9) == 0) {
-        return ngx_http_pd_ready_number(value, 9, 1, 1000000,
-                                        &cluster->ready_requests);
+        return ngx_http_pd_cluster_number(value, 9, 1, 1000000,
+                                          &cluster->ready_requests);
     }
 
     if (ngx_strncmp(value->data, "out=", 4) == 0) {
-        return ngx_http_pd_ready_time(value, 4, 100, &cluster->ready_out);
+        return ngx_http_pd_cluster_span(value, 4, 100, &cluster->ready_out);
     }
 
     if (ngx_strncmp(value->data, "canaries=", 9) == 0) {
-        return ngx_http_pd_ready_number(value, 9, NGX_HTTP_PD_READY_CANARIES,
-                                        1000, &cluster->ready_canaries);
+        return ngx_http_pd_cluster_number(value, 9,
+                                          NGX_HTTP_PD_READY_CANARIES, 1000,
+                                          &cluster->ready_canaries);
     }
 
     return NGX_ERROR;
-}
-
-
-static ngx_int_t
-ngx_http_pd_ready_number(ngx_str_t *value, size_t name, ngx_int_t min,
-    ngx_int_t max, ngx_uint_t *number)
-{
-    ngx_int_t  n;
-
-    n = ngx_atoi(value->data + name, value->len - name);
-
-    if (n < min || n > max || *number != NGX_CONF_UNSET_UINT) {
-        return NGX_ERROR;
-    }
-
-    *number = n;
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_http_pd_ready_time(ngx_str_t *value, size_t name, ngx_int_t min,
-    ngx_msec_t *time)
-{
-    ngx_msec_t  n;
-
-    n = ngx_http_pd_cluster_time(value, name, min);
-
-    if (n == 0 || *time != NGX_CONF_UNSET_MSEC) {
-        return NGX_ERROR;
-    }
-
-    *time = n;
-
-    return NGX_OK;
 }
 
 

@@ -9,12 +9,15 @@
 #include "ngx_http_pd_canary.h"
 #include "ngx_http_pd_choose.h"
 #include "ngx_http_pd_slot.h"
+#include "ngx_http_pd_tally.h"
 
 
 #define NGX_HTTP_PD_VITALS_STEPS      20          /* of its own, at least */
 #define NGX_HTTP_PD_VITALS_LONGEST    60000000    /* us out, at most */
+#define NGX_HTTP_PD_VITALS_TRUST      3600000000u /* us in: then all is well */
 #define NGX_HTTP_PD_VITALS_RAMP       8           /* s of slow start */
 #define NGX_HTTP_PD_VITALS_PAIR       2           /* failures of a pair */
+#define NGX_HTTP_PD_VITALS_WHY        160         /* bytes */
 
 
 static void ngx_http_pd_vitals_look(ngx_http_pd_process_t *process,
@@ -22,12 +25,19 @@ static void ngx_http_pd_vitals_look(ngx_http_pd_process_t *process,
 static void ngx_http_pd_vitals_eject(ngx_http_pd_zone_t *zone,
     ngx_http_pd_cluster_t *conf, ngx_http_pd_worker_t *worker,
     const char *why, ngx_log_t *log);
+static void ngx_http_pd_vitals_answer(ngx_http_pd_worker_t *worker,
+    ngx_uint_t failed);
+static void ngx_http_pd_vitals_compare(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_cluster_t *conf, ngx_http_pd_worker_t *worker,
+    ngx_log_t *log);
 static uint64_t ngx_http_pd_vitals_backoff(ngx_http_pd_cluster_t *conf,
     ngx_uint_t times);
 static ngx_uint_t ngx_http_pd_vitals_last(ngx_http_pd_zone_t *zone,
     ngx_http_pd_worker_t *worker);
 static ngx_uint_t ngx_http_pd_vitals_last_pair(ngx_http_pd_zone_t *zone,
     ngx_http_pd_worker_t *prefill, ngx_http_pd_worker_t *decode);
+static ngx_uint_t ngx_http_pd_vitals_replaces(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_worker_t *other, ngx_http_pd_worker_t *worker);
 static ngx_uint_t ngx_http_pd_vitals_serves(ngx_http_pd_zone_t *zone,
     ngx_http_pd_worker_t *worker, ngx_http_pd_worker_t *like);
 static ngx_http_pd_pair_t *ngx_http_pd_vitals_pair(ngx_http_pd_zone_t *zone,
@@ -245,9 +255,16 @@ ngx_http_pd_vitals_eject(ngx_http_pd_zone_t *zone,
         return;
     }
 
+    if (worker->trusted <= ngx_http_pd_now_us()) {
+        worker->ejections = 0;
+    }
+
     worker->vital = NGX_HTTP_PD_EJECTED;
     worker->until = ngx_http_pd_now_us()
                     + ngx_http_pd_vitals_backoff(conf, worker->ejections);
+    worker->faults = 0;
+
+    ngx_http_pd_tally_clear(worker);
 
     ngx_log_error(NGX_LOG_ERR, log, 0,
                   "pd: worker \"%*s\" is ejected: %s",
@@ -301,9 +318,8 @@ ngx_http_pd_vitals_canary(ngx_http_pd_process_t *process, ngx_uint_t index,
         if (sang) {
             worker->vital = NGX_HTTP_PD_WELL;
             worker->hung = 0;
-            worker->faults = worker->ejections ? 0 : worker->faults;
-            worker->ejections = 0;
             worker->back = ngx_http_pd_now_us();
+            worker->trusted = worker->back + NGX_HTTP_PD_VITALS_TRUST;
             process->zone->sh->leases++;
 
             ngx_log_error(NGX_LOG_NOTICE, process->log, 0,
@@ -342,12 +358,20 @@ ngx_http_pd_vitals_success(ngx_http_pd_zone_t *zone,
 
     if (record->prefill != NGX_HTTP_PD_NONE) {
         prefill = &zone->sh->workers[record->prefill];
-        prefill->faults = record->canary ? prefill->faults : 0;
     }
 
     if (record->decode != NGX_HTTP_PD_NONE) {
         decode = &zone->sh->workers[record->decode];
-        decode->faults = record->canary ? decode->faults : 0;
+    }
+
+    if (prefill && !record->canary) {
+        prefill->faults = 0;
+        ngx_http_pd_vitals_answer(prefill, 0);
+    }
+
+    if (decode && !record->canary) {
+        decode->faults = 0;
+        ngx_http_pd_vitals_answer(decode, 0);
     }
 
     if (prefill && decode) {
@@ -380,11 +404,82 @@ ngx_http_pd_vitals_fault(ngx_http_pd_zone_t *zone,
         worker->died = worker->boot;
     }
 
+    /* it is out, or its canary tells */
+
+    if (worker->vital == NGX_HTTP_PD_EJECTED) {
+        return;
+    }
+
+    ngx_http_pd_vitals_answer(worker, 1);
+
     if (++worker->faults >= conf->faults) {
         ngx_http_pd_vitals_eject(zone, conf, worker,
                                  "too many requests in a row failed with it",
                                  log);
+        return;
     }
+
+    ngx_http_pd_vitals_compare(zone, conf, worker, log);
+}
+
+
+/* as many as are compared, and nothing was found: it is what it was before */
+
+static void
+ngx_http_pd_vitals_answer(ngx_http_pd_worker_t *worker, ngx_uint_t failed)
+{
+    uint64_t  now;
+
+    if (worker->vital == NGX_HTTP_PD_EJECTED) {
+        return;
+    }
+
+    now = ngx_http_pd_now_us();
+
+    if (ngx_http_pd_tally_count(worker, failed, now)) {
+        worker->trusted = ngx_min(worker->trusted, now);
+    }
+}
+
+
+/* not each of its answers fails, but more than of the others' */
+
+static void
+ngx_http_pd_vitals_compare(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_cluster_t *conf, ngx_http_pd_worker_t *worker,
+    ngx_log_t *log)
+{
+    u_char                *p;
+    ngx_uint_t             i;
+    ngx_http_pd_tally_t    own, others;
+    ngx_http_pd_worker_t  *other;
+    u_char                 why[NGX_HTTP_PD_VITALS_WHY];
+
+    own.answers = worker->answers;
+    own.failed = worker->failed;
+    others.answers = 0;
+    others.failed = 0;
+
+    for (i = 0; i < zone->sh->nworkers; i++) {
+        other = &zone->sh->workers[i];
+
+        if (ngx_http_pd_vitals_replaces(zone, other, worker)) {
+            others.answers += other->answers;
+            others.failed += other->failed;
+        }
+    }
+
+    if (!ngx_http_pd_tally_worse(&own, &others, conf->excess, conf->answers)) {
+        return;
+    }
+
+    p = ngx_snprintf(why, sizeof(why) - 1,
+                     "%uL of %uL requests failed with it, and %uL of %uL with "
+                     "the others", own.failed, own.answers, others.failed,
+                     others.answers);
+    *p = '\0';
+
+    ngx_http_pd_vitals_eject(zone, conf, worker, (char *) why, log);
 }
 
 
@@ -557,16 +652,23 @@ ngx_http_pd_vitals_last(ngx_http_pd_zone_t *zone, ngx_http_pd_worker_t *worker)
     for (i = 0; i < zone->sh->nworkers; i++) {
         other = &zone->sh->workers[i];
 
-        if (other != worker
-            && (other->role == worker->role
-                || other->role == PD__V1__ROLE__ROLE_MIXED)
-            && ngx_http_pd_vitals_serves(zone, other, worker))
-        {
+        if (ngx_http_pd_vitals_replaces(zone, other, worker)) {
             return 0;
         }
     }
 
     return 1;
+}
+
+
+static ngx_uint_t
+ngx_http_pd_vitals_replaces(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_worker_t *other, ngx_http_pd_worker_t *worker)
+{
+    return other != worker
+           && (other->role == worker->role
+               || other->role == PD__V1__ROLE__ROLE_MIXED)
+           && ngx_http_pd_vitals_serves(zone, other, worker);
 }
 
 

@@ -2,7 +2,7 @@
 /*
  * Which workers, and which pairs of them, are fit to be given work.
  *
- *              slow progress           none, or faults in a row
+ *              slow progress           none, or faults
  *     WELL -----------------> SUSPECT --------------------------> EJECTED
  *      ^  `------------------------------------------------------^ |  ^
  *      |      it moves again                                       |  | longer
@@ -10,12 +10,15 @@
  *
  * A worker is judged by progress: its step counter moves while it says that it
  * has work that needs steps.  One that is merely slow moves it.  Faults are
- * answers that ended by its own failure or by its death.  A suspect is chosen
- * where nobody else fits; who is ejected is not chosen, and what it had goes on
- * elsewhere; a canary (ngx_http_pd_canary.h) finds out when it is back, and it
- * gets more from second to second.  So it is with one that was started again:
- * its first work is a canary, at once.  The last one of its kind is never
- * ejected; one that becomes the last while it is out gets a canary each second.
+ * answers that ended by its own failure or by its death: too many in a row, or
+ * clearly more often than with the others (ngx_http_pd_tally.h).
+ *
+ * A suspect is chosen where nobody else fits; who is ejected is not chosen, and
+ * what it had goes on elsewhere; a canary (ngx_http_pd_canary.h) finds out when
+ * it is back, and it gets more from second to second.  So it is with one that
+ * was started again: its first work is a canary, at once.  The last one of its
+ * kind is never ejected; one that becomes the last while it is out gets a
+ * canary each second.
  *
  * A hand-off that fails while both workers live speaks against the pair, not
  * against them.  It is left out for a while, then tried with real requests, of

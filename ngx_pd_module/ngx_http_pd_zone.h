@@ -114,7 +114,11 @@ typedef struct {
     uint8_t      hung;                /* has work and makes no step */
     uint8_t      canary;              /* one is on its way */
     uint32_t     faults;              /* in a row */
-    uint32_t     ejections;           /* in a row */
+    uint32_t     ejections;           /* that count for the next one */
+    uint64_t     trusted;             /* us: then they count no more */
+    uint32_t     answers;             /* see ngx_http_pd_tally.h */
+    uint32_t     failed;              /* of these, by its fault */
+    uint64_t     tallied;             /* us: both were halved */
     uint64_t     revision;            /* hash of its --revision; 0: none */
     uint64_t     died;                /* boot whose death is in "faults" */
     uint64_t     stepped;             /* highest step counter */

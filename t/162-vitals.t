@@ -429,3 +429,101 @@ nginx expect is back: its canary sang
 worker m1 lacks detach
 worker m1 release
 client2 expect [DONE]
+
+
+
+=== TEST 20: who fails each tenth answer among good ones
+--- cluster
+policy round_robin; worker {{m0}}; worker {{m1}};
+--- ejection
+backoff=1h
+--- worker
+m0 fail=INTERNAL every=10
+m1
+--- steps
+nginx expect attached
+nginx expect attached
+nginx ask 300 200
+nginx expect /worker .* is ejected: \d+ of \d+ requests failed with it, and 0 of \d+ with the others/
+nginx lacks in a row
+nginx ask 20 200
+worker m0 lacks /submit request=3(0[1-9]|1\d) /
+
+
+
+=== TEST 21: its canary sings, and it is out for longer if it fails again
+--- cluster
+policy round_robin; worker {{m0}}; worker {{m1}};
+--- ejection
+backoff=100ms answers=20
+--- worker
+m0 fail=INTERNAL every=2
+m1
+--- config
+location /v1/ { pd_pass chat; }
+location = /metrics { pd_metrics; }
+--- request_client_metrics
+GET /metrics
+--- steps
+nginx expect attached
+nginx expect attached
+nginx ask 60 200
+nginx expect is ejected
+nginx expect is back: its canary sang
+sleep 8.1
+nginx ask 60 200
+nginx expect is ejected
+client_metrics request
+client_metrics expect /pd_cluster_worker_ejections\{.*\} 2/
+
+
+
+=== TEST 22: where all fail each tenth, none is worse
+--- cluster
+policy round_robin; worker {{m0}}; worker {{m1}}; worker {{m2}};
+--- worker
+m0 fail=INTERNAL every=10
+m1 fail=INTERNAL every=10
+m2 fail=INTERNAL every=10
+--- steps
+nginx expect attached
+nginx expect attached
+nginx expect attached
+nginx ask 300 200
+nginx lacks is ejected
+nginx lacks is the last one
+
+
+
+=== TEST 23: a decode worker that fails each tenth: it goes, and no prefill worker
+--- cluster
+policy round_robin; worker {{p0}}; worker {{p1}}; worker {{d0}}; worker {{d1}};
+--- ejection
+backoff=1h
+--- worker
+p0 role=prefill
+p1 role=prefill
+d0 role=decode fail=INTERNAL every=10
+d1 role=decode
+--- steps
+nginx expect attached
+nginx expect attached
+nginx expect attached
+nginx expect attached
+nginx ask 300 200
+nginx expect is ejected
+nginx ask 20 200
+worker d0 lacks /submit request=3(0[1-9]|1\d) /
+nginx lacks is the last one
+
+
+
+=== TEST 24: how much worse, of how many
+--- ejection
+excess=101%
+--- worker
+m0
+m1
+--- must_die
+--- error_log
+invalid parameter "excess=101%" in "ejection"

@@ -5,7 +5,8 @@
 The workers are t/lib's fake ones, so that it is known how many answers fail. Between each frontend and each worker
 lies a proxy, which can cut that frontend off.
 
-    workers that fail one answer in ten: all frontends are equally bad, so none leaves
+    workers that fail one answer in ten: all frontends are equally bad, so none leaves, and no worker is worse
+    one worker of two fails one in five: each frontend ejects that one, and none leaves
     one frontend is cut off: that one leaves, no other; its canaries bring it back
 """
 
@@ -38,7 +39,7 @@ http {{
         {workers}
         policy round_robin;
         queue 100 timeout=300ms;
-        ejection faults=1000;
+        ejection faults=1000 answers=20 backoff=1h;
         readiness requests=40 window=1m out=1s;
     }}
     server {{
@@ -126,7 +127,8 @@ class Frontend:
 
     async def start(self, ports):
         self.ways = [Way(port) for port in ports]
-        workers = [f"worker 127.0.0.1:{await way.listen()};" for way in self.ways]
+        self.ports = [await way.listen() for way in self.ways]
+        workers = [f"worker 127.0.0.1:{port};" for port in self.ports]
         with open(f"{self.root}/nginx.conf", "w") as file:
             file.write(CONF.format(build=BUILD, root=self.root, workers=" ".join(workers),
                                    user="user root;" if os.geteuid() == 0 else ""))
@@ -202,7 +204,8 @@ class House:
 
 async def equally_bad(root):
     os.makedirs(root)
-    async with House(root, p0="role=prefill", d0="role=decode fail=INTERNAL every=10") as frontends:
+    async with House(root, p0="role=prefill", d0="role=decode fail=INTERNAL every=10",
+                     d1="role=decode fail=INTERNAL every=10") as frontends:
         counts = {}
         for _ in range(60):    # in turns, so that each has as many of those that fail
             for frontend in frontends:
@@ -217,7 +220,25 @@ async def equally_bad(root):
         for frontend in frontends:
             assert await frontend.ready() == (200, "degraded"), await frontend.ready()
             assert "takes itself out" not in frontend.log()
-        print("workers that fail one in ten: three frontends degraded, none out")
+            assert "is ejected" not in frontend.log()
+        print("workers that fail one in ten: three frontends degraded, none out, no worker ejected")
+
+
+async def one_is_worse(root):
+    os.makedirs(root)
+    async with House(root, p0="role=prefill", d0="role=decode fail=INTERNAL every=5", d1="role=decode") as frontends:
+        async def all_have_ejected():
+            for frontend in frontends:
+                await frontend.complete()
+            return all(" is ejected: " in frontend.log() for frontend in frontends)
+        await until("d0 is ejected by all", all_have_ejected)
+        for frontend in frontends:
+            assert {(await frontend.complete())[0] for _ in range(20)} == {200}
+            log = frontend.log()
+            assert log.count(" is ejected: ") == 1 and f'"127.0.0.1:{frontend.ports[1]}" is ejected' in log, log
+            assert "takes itself out" not in log
+            assert (await frontend.ready())[0] == 200
+        print("one of two decode workers fails one in five: it is ejected, and no frontend is out")
 
 
 async def one_cut_off(root):
@@ -265,6 +286,7 @@ async def main():
     with tempfile.TemporaryDirectory(prefix="pd-frontends-") as root:
         try:
             await equally_bad(f"{root}/bad")
+            await one_is_worse(f"{root}/worse")
             await one_cut_off(f"{root}/cut")
         except BaseException:
             subprocess.run(["tail", "-n", "30"] + [
