@@ -93,6 +93,13 @@ $(BUILD)/%.o: %.c | $(BUILD)/proto/pd.pb-c.h
 	@mkdir -p $(@D)
 	$(CC) $(PD_CFLAGS) -MMD -MP -c -o $@ $<
 
+# What a GPU has shown of these very sources is on, the rest is off.
+CUDA_SHOWN := $(BUILD)/kernels/cuda/shown.h
+$(CUDA_SHOWN): t/device/shown t/device/results kernels/cuda/paths $(CUDA_SRC) $(CUDA_C) $(CUDA_HEAD)
+	@mkdir -p $(@D)
+	t/device/shown header > $@.new && mv $@.new $@
+$(BUILD)/kernels/cuda/paths.o: $(CUDA_SHOWN)
+
 $(BUILD)/kernels/cuda/%.cu.o: kernels/cuda/%.cu $(CUDA_HEAD) kernels/kernels.h
 	@mkdir -p $(@D)
 	$(NVCC) $(CUDA_ARCH) -std=c++17 -O3 -I. --Werror all-warnings -Xptxas -v -c -o $@ $< 2>$@.ptxas || { cat $@.ptxas >&2; exit 1; }

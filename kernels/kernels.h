@@ -78,6 +78,8 @@ struct pd_device_options {
     int ranks;                   /* devices of the group; 0 or 1: no group; at most PD_RANKS_MAX */
     bool deterministic;          /* cuda: a row's bits do not depend on what else is in its step */
     bool eager;        /* cuda: launch every operator by itself, do not replay recorded steps */
+    const char *cuda_enable; /* cuda: paths that no GPU has shown, on all the same: names separated
+                              * by commas, or "all"; NULL: none. kernels/cuda/README.md has them */
     int max_tokens;    /* most tokens in one step */
     int max_seqs;      /* most sequences in one step; also the number of slots */
     int max_model_len; /* longest sequence, tokens */

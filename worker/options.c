@@ -133,6 +133,9 @@ static const struct flag flags[] = {
     {"deterministic", NULL, DEVICE, SWITCH, AT(deterministic), NULL, "off", 0, 0, NULL,
      "on a GPU, compute a token to the same bits whatever else is in its step, as the CPU does: "
      "slower"},
+    {"cuda-enable", "NAMES", DEVICE, TEXT, AT(cuda_enable), NULL, "none", 0, 255, NULL,
+     "use these libraries' paths on a GPU although none has shown them yet: names separated by "
+     "commas, or all"},
 
     {"kv-transport", "NAME", TRANSFER, WORD, AT(kv_transport), "auto", NULL, 0, 0, transports,
      "how KV is read from a prefill worker; auto: shm on one host, rdma where both ends have it, "

@@ -59,6 +59,7 @@ struct pd_options {
     int matmul_precision;     /* enum pd_precision */
     bool enforce_eager;       /* pd_device_options.eager */
     bool deterministic;       /* pd_device_options.deterministic */
+    const char *cuda_enable;  /* pd_device_options.cuda_enable */
 
     const char *kv_transport; /* "auto", "shm", "rdma", "tcp" */
     const char *kv_bind, *kv_device;

@@ -112,6 +112,7 @@ static int open_device(struct pd_service *service, struct pd_error *error)
         .precision = (enum pd_precision)options->matmul_precision,
         .eager = options->enforce_eager,
         .deterministic = options->deterministic,
+        .cuda_enable = options->cuda_enable,
         .max_tokens = (int)options->max_num_batched_tokens,
         .max_seqs = (int)options->max_num_seqs,
         .max_model_len = service->sizing.max_model_len,

@@ -118,6 +118,12 @@ static void cuda_close(struct pd_device *device)
     free(cuda);
 }
 
+/* A deterministic device has no use for a library whose order depends on the number of tokens. */
+static bool uses_library(const struct pd_cuda *cuda)
+{
+    return !cuda->device.options.deterministic && pd_cuda_path_on(cuda->paths, PD_CUDA_CUBLASLT);
+}
+
 static int cuda_open(const struct pd_device_options *options, struct pd_device **device,
                      char *error, size_t size)
 {
@@ -129,7 +135,8 @@ static int cuda_open(const struct pd_device_options *options, struct pd_device *
         snprintf(error, size, "out of memory");
         return PD_KERNEL_NO_MEMORY;
     }
-    if (pd_cuda_open(options->ordinal, &cuda->runtime, error, size) != 0) {
+    if (!pd_cuda_paths_on(options->cuda_enable, &cuda->paths, error, size) ||
+        pd_cuda_open(options->ordinal, uses_library(cuda), &cuda->runtime, error, size) != 0) {
         cuda_close(&cuda->device);
         return PD_KERNEL_UNSUPPORTED;
     }
@@ -146,14 +153,32 @@ static int cuda_open(const struct pd_device_options *options, struct pd_device *
     return PD_KERNEL_OK;
 }
 
+/* "NVIDIA H200, off: cublaslt, graphs": what no GPU has shown is off, and says so. */
+static void name_device(const struct pd_cuda *cuda, const char *gpu, char *name, size_t size)
+{
+    size_t used = (size_t)snprintf(name, size, "%s", gpu);
+    const char *before = ", off: ";
+
+    for (int i = 0; i < PD_CUDA_PATHS && used < size; i++) {
+        if (pd_cuda_path_on(cuda->paths, (enum pd_cuda_path)i))
+            continue;
+        used += (size_t)snprintf(name + used, size - used, "%s%s", before,
+                                 pd_cuda_path_name((enum pd_cuda_path)i));
+        before = ", ";
+    }
+}
+
 static void cuda_describe(const struct pd_device *device, struct pd_device_info *info)
 {
+    const struct pd_cuda *cuda = (const struct pd_cuda *)device;
     struct pd_cuda_device_info on;
 
-    pd_cuda_info(((const struct pd_cuda *)device)->runtime, &on);
-    snprintf(info->name, sizeof(info->name), "%s", on.name);
+    pd_cuda_info(cuda->runtime, &on);
+    name_device(cuda, on.name, info->name, sizeof(info->name));
     snprintf(info->numerics, sizeof(info->numerics), "cuda/1 sm_%d%d%s", on.major, on.minor,
-             device->options.deterministic ? " deterministic" : "");
+             device->options.deterministic ? " deterministic"
+             : uses_library(cuda)          ? " cublaslt"
+                                           : "");
     info->threads = 1;
     info->memory_total = on.memory_total;
     info->memory_free = on.memory_free;

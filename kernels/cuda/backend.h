@@ -10,6 +10,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/paths.h"
 #include "kernels/cuda/runtime.h"
 
 struct pd_cuda {
@@ -21,6 +22,7 @@ struct pd_cuda {
     size_t step_bytes;        /* of one descriptor */
     struct pd_cuda_step step; /* addresses in the mirror */
     uint64_t *progress;       /* pinned */
+    unsigned paths;           /* which are on (paths.h) */
     bool lost;                /* a sticky error: nothing works any more */
 };
 

@@ -68,7 +68,7 @@ static int open_device(struct pd_cuda_runtime *runtime)
     return error;
 }
 
-int pd_cuda_open(int ordinal, struct pd_cuda_runtime **out, char *error, size_t size)
+int pd_cuda_open(int ordinal, bool library, struct pd_cuda_runtime **out, char *error, size_t size)
 {
     struct pd_cuda_runtime *runtime = (struct pd_cuda_runtime *)calloc(1, sizeof(*runtime));
     int status = runtime == NULL ? cudaErrorMemoryAllocation : 0;
@@ -81,7 +81,7 @@ int pd_cuda_open(int ordinal, struct pd_cuda_runtime **out, char *error, size_t 
     if (status != 0)
         snprintf(error, size, "GPU %d cannot be opened: %s", ordinal,
                  cudaGetErrorString((cudaError_t)status));
-    else
+    else if (library)
         status = pd_gpu_gemm_open(runtime, error, size);
     if (status != 0 && runtime != NULL)
         pd_cuda_close(runtime);

@@ -5,7 +5,7 @@
  * quantised weights piece by piece in a scratch tile, so that no second copy of the model is
  * needed. f32 weights, of which no model has many, stay f32: the small kernel takes their tokens by
  * eights. A deterministic device takes the second way for every number of tokens, with a product of
- * its own in the library's place.
+ * its own in the library's place; so does, for more than eight, one whose library is off (paths.h).
  *
  *     matmul   for each part of the weight:  small(part, x) | half(x), half(part tile) -> gemm
  *              then bias, then SwiGLU out of a scratch tensor, where asked
@@ -251,12 +251,13 @@ static bool deterministic(const struct run *run)
     return run->cuda->device.options.deterministic;
 }
 
-/* The library is quicker, but its order depends on the number of tokens. */
+/* The library is quicker, but its order depends on the number of tokens, and a GPU has to have shown
+ * it (paths.h). */
 static int multiply(const struct run *run, const struct pd_cuda_matrix *part, bool bf16,
                     const uint16_t *weight, int rows, int tokens, bool accumulate, int stride,
                     float *out)
 {
-    if (deterministic(run))
+    if (deterministic(run) || !pd_cuda_path_on(run->cuda->paths, PD_CUDA_CUBLASLT))
         return pd_cuda_matmul_fixed(run->stream, bf16, weight, run->plan->half_x, rows, part->cols,
                                     tokens, accumulate, stride, out);
     return pd_cuda_gemm(run->cuda->runtime, bf16, weight, run->plan->half_x, rows, part->cols,

@@ -86,7 +86,8 @@ int pd_cuda_step_enqueue(struct pd_graph *graph, const struct pd_step *step)
     int samples = pd_cuda_bucket(step->samples, smaller(graph->max_samples, options->max_seqs));
     int place = -1;
 
-    if (decodes(step) && tokens == samples && tokens <= PD_CUDA_RECORDED_ROWS && !options->eager)
+    if (decodes(step) && tokens == samples && tokens <= PD_CUDA_RECORDED_ROWS && !options->eager &&
+        pd_cuda_path_on(pd_cuda_of(graph->object.device)->paths, PD_CUDA_GRAPHS))
         place = place_of(replay, tokens);
     return place >= 0 ? replay_bucket(graph, replay, place, tokens)
                       : pd_cuda_graph_run(graph, tokens, samples, decodes(step));

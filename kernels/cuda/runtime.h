@@ -8,6 +8,7 @@
 #ifndef PD_CUDA_RUNTIME_H
 #define PD_CUDA_RUNTIME_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -23,8 +24,10 @@ struct pd_cuda_device_info {
     uint64_t memory_total, memory_free;
 };
 
-/* Opens GPU `ordinal`. On failure *runtime is NULL and `error` has a line for people. */
-int pd_cuda_open(int ordinal, struct pd_cuda_runtime **runtime, char *error, size_t size);
+/* Opens GPU `ordinal`, and cuBLASLt where `library`: without it pd_cuda_gemm is not to be called. On
+ * failure *runtime is NULL and `error` has a line for people. */
+int pd_cuda_open(int ordinal, bool library, struct pd_cuda_runtime **runtime, char *error,
+                 size_t size);
 void pd_cuda_close(struct pd_cuda_runtime *runtime);
 void pd_cuda_info(struct pd_cuda_runtime *runtime, struct pd_cuda_device_info *info);
 const char *pd_cuda_error_text(int error);

@@ -10,7 +10,7 @@ static struct pd_cuda_runtime *open_gpu(void)
     struct pd_cuda_runtime *runtime;
     char error[256];
 
-    if (pd_cuda_open(0, &runtime, error, sizeof(error)) == 0)
+    if (pd_cuda_open(0, true, &runtime, error, sizeof(error)) == 0)
         return runtime;
     fprintf(stderr, "%s\n", error);
     exit(1);

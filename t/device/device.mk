@@ -49,9 +49,12 @@ $(BUILD)/device/pd-worker: $(MAIN_OBJ) $(CUDA_SRC:%=$(BUILD)/%.o) $(CUDA_C:%.c=$
 	@mkdir -p $(@D)
 	$(CC) -s -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/lib' -o $@ $^ $(PD_LIBS) -L$(CUDA_HOME)/lib64 -lcudart_static -lrt -lstdc++
 
-.PHONY: device check-device
+.PHONY: device check-device check-shown
 device: $(BUILD)/device/pd-kernel-test $(BUILD)/device/pd-worker
 	t/device/bundle $(BUILD)/device $(BUILD)
+
+check-shown:
+	t/device/test_shown
 
 check-device: $(BUILD)/t/device/pd-kernel-test worker module
 	t/device/check $< $(BUILD)

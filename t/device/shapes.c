@@ -155,6 +155,7 @@ static void open_bench(struct bench *bench, int tokens)
 {
     const struct shape *s = bench->shape;
     const struct pd_device_options options = {.kind = "cuda",
+                                              .cuda_enable = "all",
                                               .max_tokens = tokens,
                                               .max_seqs = SEQS,
                                               .max_model_len = 2 * tokens,

@@ -13,6 +13,9 @@ void pd_simt_fail_after(long calls, int error);
 /* Replays of recordings since the program started. */
 long pd_simt_replays(void);
 
+/* Products that were asked of the library that stands in for cuBLASLt. */
+long pd_simt_gemms(void);
+
 #ifdef __cplusplus
 }
 #endif

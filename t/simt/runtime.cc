@@ -19,7 +19,7 @@ struct pd_cuda_recording {
     pd_simt::recording work;
 };
 
-static long replays;
+static long replays, gemms;
 
 /* Of calls that cannot be recorded. */
 static int refuse()
@@ -34,7 +34,7 @@ struct pd_cuda_runtime {
 
 extern "C" {
 
-int pd_cuda_open(int ordinal, struct pd_cuda_runtime **runtime, char *error, size_t size)
+int pd_cuda_open(int ordinal, bool, struct pd_cuda_runtime **runtime, char *error, size_t size)
 {
     const char *seed = getenv("PD_SIMT_SEED");
     int fault = pd_simt::fault();
@@ -240,6 +240,7 @@ static void multiply(int bf16, const uint16_t *weight, const uint16_t *x, int ro
 int pd_cuda_gemm(struct pd_cuda_runtime *, int bf16, const uint16_t *weight, const uint16_t *x,
                  int rows, int cols, int tokens, int accumulate, int stride, float *out)
 {
+    gemms++;
     return pd_simt::enqueue(
         [=] { multiply(bf16, weight, x, rows, cols, tokens, accumulate, stride, out); });
 }
@@ -248,4 +249,9 @@ int pd_cuda_gemm(struct pd_cuda_runtime *, int bf16, const uint16_t *weight, con
 long pd_simt_replays(void)
 {
     return replays;
+}
+
+long pd_simt_gemms(void)
+{
+    return gemms;
 }

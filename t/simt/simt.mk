@@ -89,4 +89,4 @@ check-simt-model: $(BUILD)/t/simt/test_logits $(TINY_MODELS)/made model
 	PD_DEVICE=cuda PD_ONLY=tiny-qwen3 PD_TINY_MODELS=$(TINY_MODELS) $<
 	PD_DEVICE=cuda PD_ONLY=test_smollm2 PD_TEXTS=1 PD_MODEL=$(MODEL) $<
 
-test-cuda: check-cuda check-simt check-device
+test-cuda: check-cuda check-simt check-shown check-device

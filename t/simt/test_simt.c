@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "kernels/backend.h"
+#include "kernels/cuda/paths.h"
 #include "kernels/cuda/replay.h"
 #include "t/simt/control.h"
 #include "t/unit/dummy_models.h"
@@ -75,12 +76,74 @@ static void test_replay_gives_the_tokens_of_direct_launches(void **state)
     pd_small_close(&model);
     pd_small_open_answers(&model, &pd_answering, false);
     pd_answers_generate(&model, tokens);
-    assert_int_equal(pd_device_progress(model.rig.device),
-                     PD_ANSWER_STEPS << 16 | PD_MODEL_LAYERS);
+    assert_int_equal(pd_device_progress(model.rig.device), PD_ANSWER_STEPS << 16 | PD_MODEL_LAYERS);
     pd_small_close(&model);
     assert_memory_equal(tokens, expected, sizeof(tokens));
     /* 6 steps bring a prompt; 1, 2, 4 and 8 rows run once before they are recorded. */
     assert_int_equal(pd_simt_replays() - before, PD_ANSWER_STEPS - PD_ANSWERS - 4);
+}
+
+/* ---- paths that only a GPU can show ---------------------------------------------------------- */
+
+/* A device as it is by default: what it computes is right, and comes from what a GPU has shown. */
+static void test_what_no_gpu_has_shown_is_off(void **state)
+{
+    static const char *const enable[] = {NULL, "cublaslt", "graphs", "graphs,cublaslt", "all"};
+    int expected[PD_ANSWER_TOKENS] = {0};
+    struct pd_small_model model;
+
+    (void)state;
+    pd_small_open_answers(&model, &pd_answering, false);
+    pd_answers_generate(&model, expected);
+    pd_small_close(&model);
+    for (size_t i = 0; i < sizeof(enable) / sizeof(enable[0]); i++) {
+        long replays = pd_simt_replays(), gemms = pd_simt_gemms();
+        int tokens[PD_ANSWER_TOKENS] = {0};
+        struct pd_device_info info;
+        char error[128];
+        unsigned on;
+
+        assert_true(pd_cuda_paths_on(enable[i], &on, error, sizeof(error)));
+        pd_small_open_enabled(&model, &pd_answering, enable[i]);
+        pd_answers_generate(&model, tokens);
+        pd_device_describe(model.rig.device, &info);
+        pd_small_close(&model);
+        assert_memory_equal(tokens, expected, sizeof(tokens));
+        assert_true((pd_simt_replays() > replays) == pd_cuda_path_on(on, PD_CUDA_GRAPHS));
+        assert_true((pd_simt_gemms() > gemms) == pd_cuda_path_on(on, PD_CUDA_CUBLASLT));
+        assert_true((strstr(info.numerics, "cublaslt") != NULL) ==
+                    pd_cuda_path_on(on, PD_CUDA_CUBLASLT));
+        for (int path = 0; path < PD_CUDA_PATHS; path++) {
+            const char *name = pd_cuda_path_name((enum pd_cuda_path)path);
+
+            assert_true(pd_cuda_path_on(on, (enum pd_cuda_path)path) ==
+                        (pd_cuda_path_shown((enum pd_cuda_path)path) ||
+                         (enable[i] != NULL &&
+                          (strcmp(enable[i], "all") == 0 || strstr(enable[i], name) != NULL))));
+            assert_true((strstr(info.name, name) == NULL) ==
+                        pd_cuda_path_on(on, (enum pd_cuda_path)path));
+        }
+    }
+}
+
+static void test_a_path_that_there_is_not_is_refused(void **state)
+{
+    static const char *const enable[] = {"graph", "graphs,,all", "graphs, cublaslt",
+                                         "a name far longer than any of those that there are"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(enable) / sizeof(enable[0]); i++) {
+        struct pd_device_options options = pd_rig_options("cuda", NULL, 1);
+        struct pd_device *device;
+        char error[256] = "";
+        int status;
+
+        options.cuda_enable = enable[i];
+        status = pd_device_open(&options, &device, error, sizeof(error));
+        assert_int_equal(status, PD_KERNEL_UNSUPPORTED);
+        assert_non_null(strstr(error, "there is no path"));
+        assert_non_null(strstr(error, "cublaslt"));
+    }
 }
 
 /* ---- faults ---------------------------------------------------------------------------------- */
@@ -160,6 +223,8 @@ int main(void)
         cmocka_unit_test(test_every_family_of_dummy_models),
         cmocka_unit_test(test_buckets),
         cmocka_unit_test(test_replay_gives_the_tokens_of_direct_launches),
+        cmocka_unit_test(test_what_no_gpu_has_shown_is_off),
+        cmocka_unit_test(test_a_path_that_there_is_not_is_refused),
         cmocka_unit_test(test_every_failing_call_loses_the_device_by_name),
         cmocka_unit_test(test_a_device_that_does_not_open_says_why),
     };

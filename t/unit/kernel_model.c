@@ -155,6 +155,15 @@ void pd_small_open_answers(struct pd_small_model *model, const struct pd_small_s
     open_small(model, shape, options, true);
 }
 
+void pd_small_open_enabled(struct pd_small_model *model, const struct pd_small_shape *shape,
+                           const char *enable)
+{
+    struct pd_device_options options = pd_rig_options("cuda", NULL, 1);
+
+    options.cuda_enable = enable;
+    open_small(model, shape, options, true);
+}
+
 void pd_small_close(struct pd_small_model *model)
 {
     pd_rig_close(&model->rig);

@@ -21,6 +21,7 @@ struct pd_device_options pd_rig_options(const char *kind, const char *isa, int t
         .max_model_len = 512,
         .block_size = 16,
         .vocabulary = 300,
+        .cuda_enable = "all",
     };
 }
 

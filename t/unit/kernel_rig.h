@@ -11,8 +11,8 @@ struct pd_rig {
     struct pd_device_options options;
 };
 
-/* Options that most tests want: 96 tokens, 16 sequences of 512, blocks of 16, a vocabulary of 300.
- */
+/* Options that most tests want: 96 tokens, 16 sequences of 512, blocks of 16, a vocabulary of 300; all
+ * paths of a GPU. */
 struct pd_device_options pd_rig_options(const char *kind, const char *isa, int threads);
 
 void pd_rig_open(struct pd_rig *rig, const struct pd_device_options *options);

@@ -18,6 +18,7 @@ static void open_device(struct model_run *run, const char *kind, enum pd_precisi
         .ranks = run->ranks,
         .threads = threads,
         .isa = "auto",
+        .cuda_enable = "all",
         .precision = precision,
         .max_tokens = MODEL_RUN_TOKENS,
         .max_seqs = MODEL_RUN_SAMPLES,
