@@ -27,7 +27,7 @@ struct side {
     const char *address;
     bool greeted;
     Pd__V1__Role role;
-    uint32_t vocabulary, max_model_len;
+    uint32_t vocabulary, max_model_len, block_size;
     uint8_t fingerprint[4][32];
 };
 
@@ -36,8 +36,6 @@ struct session {
     struct pd_streams streams;
     struct side prefill, decode;
     uint64_t deadline_ns;
-    const uint32_t *sizes;
-    size_t count;
     uint64_t request; /* of the try under way */
     uint8_t ticket[TICKET_BYTES_MAX];
     size_t ticket_bytes;
@@ -153,9 +151,20 @@ static bool draw(uint32_t *ids, size_t count, uint32_t vocabulary)
     return true;
 }
 
+/* What comes next: see the head of kv_probe.h. */
+static uint32_t rail_of_try(const struct session *session)
+{
+    size_t at = session->probe->count;
+
+    return at >= PD_KV_SHORT_TRIES && at < PD_KV_SHORT_TRIES + session->probe->rails
+               ? (uint32_t)(at - PD_KV_SHORT_TRIES + 1)
+               : 0;
+}
+
 static uint32_t size_of_try(const struct session *session)
 {
-    uint32_t size = session->sizes[session->probe->count];
+    uint32_t size =
+        session->probe->count < PD_KV_SHORT_TRIES ? PD_KV_SHORT_TOKENS : PD_KV_LONG_TOKENS;
     uint32_t most = session->prefill.max_model_len < session->decode.max_model_len
                         ? session->prefill.max_model_len
                         : session->decode.max_model_len;
@@ -169,7 +178,7 @@ static void begin_try(struct session *session)
     Pd__V1__TokenList tokens = PD__V1__TOKEN_LIST__INIT;
     uint32_t count, *ids;
 
-    if (session->probe->count == session->count) {
+    if (session->probe->count == PD_KV_SHORT_TRIES + session->probe->rails + PD_KV_LONG_TRIES) {
         finish(session, PD_OK);
         return;
     }
@@ -187,6 +196,7 @@ static void begin_try(struct session *session)
     what.route = PD__V1__ROUTE__ROUTE_PREFILL;
     what.tokens = &tokens;
     session->probe->tries[session->probe->count].tokens = count;
+    session->probe->tries[session->probe->count].rail = rail_of_try(session);
     submit(&session->prefill, &what);
     free(ids);
 }
@@ -201,6 +211,7 @@ static void hand_over(struct session *session)
         fail(&session->prefill, "gave no ticket", "");
         return;
     }
+    what.ticket->rail = session->probe->tries[session->probe->count].rail;
     submit(&session->decode, &what);
     pd__v1__ticket__free_unpacked(what.ticket, NULL);
 }
@@ -230,16 +241,27 @@ static bool take_digests(struct side *side, const Pd__V1__Fingerprint *print)
     return true;
 }
 
+static const char *other_blocks(const struct side *prefill, const struct side *decode,
+                                char why[PD_KV_TEXT])
+{
+    snprintf(why, PD_KV_TEXT, "%u tokens, %s has %u; give both the same --block-size",
+             decode->block_size, prefill->address, prefill->block_size);
+    return why;
+}
+
 /* Both have said who they are: whether they can be a pair at all. */
 static void pair_up(struct session *session)
 {
     const struct side *p = &session->prefill, *d = &session->decode;
+    char why[PD_KV_TEXT];
 
     if (p->role != PD__V1__ROLE__ROLE_PREFILL && p->role != PD__V1__ROLE__ROLE_MIXED)
         fail(&session->prefill, "does not compute prompts for others",
              "name the prefill worker first");
     else if (d->role != PD__V1__ROLE__ROLE_DECODE && d->role != PD__V1__ROLE__ROLE_MIXED)
         fail(&session->decode, "does not decode", "name the prefill worker first");
+    else if (p->block_size != d->block_size)
+        fail(&session->decode, "has KV blocks of another size", other_blocks(p, d, why));
     else if (memcmp(p->fingerprint, d->fingerprint, sizeof(p->fingerprint)) != 0)
         fail(&session->decode, "serves another model, tokenizer, template or KV layout",
              session->probe->prefill);
@@ -260,10 +282,10 @@ static void on_hello(struct side *side, const Pd__V1__WorkerHello *hello)
     side->role = hello->role;
     side->vocabulary = hello->vocabulary;
     side->max_model_len = hello->max_model_len;
+    side->block_size = hello->block_size;
     if (side == &session->prefill) {
         text(probe->prefill, sizeof(probe->prefill), hello->instance);
         text(probe->model, sizeof(probe->model), hello->model);
-        probe->block_size = hello->block_size;
         probe->max_model_len = hello->max_model_len;
     } else {
         text(probe->decode, sizeof(probe->decode), hello->instance);
@@ -300,8 +322,11 @@ static void on_finished(struct side *side, const Pd__V1__Finished *finished)
     } else {
         try->bytes = timing->kv_bytes;
         try->wire_us = timing->kv_wire_us;
+        try->round_trip_ns = timing->kv_round_trip_ns;
         text(try->transport, sizeof(try->transport), timing->kv_transport);
-        session->probe->count++;
+        if (session->probe->count++ == 0)
+            session->probe->rails =
+                timing->kv_rails < PD_KV_RAILS_MAX ? timing->kv_rails : PD_KV_RAILS_MAX;
         begin_try(session);
     }
 }
@@ -334,6 +359,19 @@ static void on_step(struct side *side, const Pd__V1__Step *step)
             on_finished(side, step->sequences[i]->finished);
 }
 
+/* Of a rail that is tried alone it is known that the others have nothing to do with it. */
+static void on_failed(struct side *side, const Pd__V1__Failed *failed)
+{
+    const struct pd_kv_probe *probe = side->session->probe;
+    uint32_t rail = rail_of_try(side->session);
+    char what[64] = "failed to hand over";
+
+    if (rail > 0)
+        snprintf(what, sizeof(what), "failed to hand over on rail %u of %u alone", rail,
+                 probe->rails);
+    fail(side, what, failed->message);
+}
+
 static void got_message(void *owner, const uint8_t *bytes, size_t length)
 {
     struct side *side = owner;
@@ -357,7 +395,7 @@ static void got_message(void *owner, const uint8_t *bytes, size_t length)
         on_step(side, message->step);
         break;
     case PD__V1__FROM_WORKER__KIND_FAILED:
-        fail(side, "failed to hand over", message->failed->message);
+        on_failed(side, message->failed);
         break;
     default:
         break;
@@ -413,10 +451,9 @@ static void attach(struct session *session, struct side *side, struct pd_connect
 }
 
 int pd_kv_probe_run(struct pd_connection *prefill, struct pd_connection *decode,
-                    const uint32_t *sizes, size_t count, uint32_t deadline_ms,
-                    struct pd_kv_probe *probe, struct pd_error *error)
+                    uint32_t deadline_ms, struct pd_kv_probe *probe, struct pd_error *error)
 {
-    struct session session = {.sizes = sizes, .count = count, .probe = probe, .error = error};
+    struct session session = {.probe = probe, .error = error};
     char frontend[32];
     uint64_t unique = 0;
     int status = pd_loop_create(&session.loop, &session, woken, tick, error);

@@ -154,7 +154,7 @@ static int wire_connect(struct pd_transport *transport, uint64_t link,
     struct reader_end *end = calloc(1, sizeof(*end));
     int status = PD_OK;
 
-    end->base = (struct pd_reader_end){transport, link};
+    end->base = (struct pd_reader_end){transport, link, 1};
     end->source = hello->pool;
     pthread_mutex_lock(&lock);
     end->peer = end_by_key(hello->link_key);

@@ -200,15 +200,24 @@ class Check(Life):
             wait_for("a whole pool", lambda: stats(worker.address)[1].load.kv_free == total)
             self.assertEqual(stats(worker.address)[0]["attempts_running"], 0)
 
-    def test_a_link_is_measured_and_nothing_stays(self):
-        prefill, decode = self.pair("tcp")
+    def measure(self, transport, rails):
+        prefill, decode = self.pair(transport)
         result = pdctl("check", "--kv", prefill.address, decode.address)
         self.assertEqual(result.returncode, 0, result)
-        found = re.fullmatch(r"decode reads from prefill over tcp\n"
+        found = re.fullmatch(rf"decode reads from prefill over {transport}\n"
                              r"  one block \(16 tokens\): ([\d.]+) ms, .*\n"
-                             r"  192 tokens, ([\d.]+) MB: [\d.]+ ms, \d+ MB/s; .* in 3 tries\n"
+                             r"  192 tokens, ([\d.]+) MB: [\d.]+ ms, \d+ MB/s; .* in 3 tries\n" +
+                             "".join(rf"  rail {n} of {rails} alone: round trip (?!0\.000)[\d.]+ ms, \d+ MB/s, .* "
+                                     r"what the prefill worker makes\n" for n in range(1, rails + 1)) +
                              r"  the prefill worker makes \d+ MB/s of KV \(23\.0 KB a token\): .*\n", result.stdout)
         self.assertIsNotNone(found, result.stdout)
+        return prefill, decode, found
+
+    def test_shared_memory_is_one_rail(self):
+        self.measure("shm", 1)
+
+    def test_a_link_is_measured_and_nothing_stays(self):
+        prefill, decode, found = self.measure("tcp", 2)
         self.assertAlmostEqual(float(found.group(2)), 192 * 23040 / 1e6, delta=0.06)  # 30 layers, 3 heads of 64, f16
         self.whole_pools(prefill, decode)
 
@@ -217,8 +226,9 @@ class Check(Life):
                     for link in stats(decode.address)[1].load.links]
 
         # a report's link states may be some time old; as many bytes: nothing came out of a cache
-        wait_for("the link's counts", lambda: links()[0][1] == 8)
-        self.assertEqual(links(), [("tcp", 8, 0, (5 * 16 + 3 * 192) * 23040)])
+        # and those of the two small reads that show a round trip: a block of one plane each, K and V of 16 tokens
+        wait_for("the link's counts", lambda: links()[0][1] == 10)
+        self.assertEqual(links(), [("tcp", 10, 0, (5 * 16 + 5 * 192) * 23040 + 2 * 2 * 16 * 64 * 2)])
         quiet = pdctl("check", "--kv", "--quiet", prefill.address, decode.address)
         self.assertEqual((quiet.returncode, quiet.stdout), (0, ""))
 
@@ -227,6 +237,63 @@ class Check(Life):
         process.kill()
         process.wait()
         self.whole_pools(prefill, decode)
+
+    def played_pair(self, wire_us, fails_on=None):
+        """A prefill and a decode worker that say what the test wants of each rail; gives their addresses."""
+        def hello(role, name):
+            return pd.FromWorker(hello=pd.WorkerHello(
+                protocol=1, instance=name, role=role, model="m", vocabulary=100, max_model_len=4096, block_size=16,
+                fingerprint=pd.Fingerprint(weights=b"w" * 32, tokenizer=b"t" * 32, chat_template=b"c" * 32,
+                                           layout=b"l" * 32))).SerializeToString()
+
+        def finished(request, timing):
+            return pd.FromWorker(step=pd.Step(sequences=[pd.SequenceStep(
+                request=request, attempt=1, finished=pd.Finished(timing=timing))])).SerializeToString()
+
+        def submissions(requests):
+            for message in map(pd.ToWorker.FromString, requests):
+                if message.WhichOneof("kind") == "submit" and message.submit.last:
+                    yield message.submit.request, message.submit.data
+
+        def prefill(requests, _):
+            yield hello(1, "p")
+            for request, _ in submissions(requests):
+                yield pd.FromWorker(placed=pd.Placed(request=request, attempt=1, ticket=pd.Ticket(
+                    instance="p", generation=request))).SerializeToString()
+                yield finished(request, pd.Timing(prefill_us=10**6))
+
+        def decode(requests, _):
+            yield hello(2, "d")
+            for request, data in submissions(requests):
+                rail = pd.Submit.FromString(data).ticket.rail
+                if rail and rail == fails_on:
+                    yield pd.FromWorker(failed=pd.Failed(request=request, attempt=1, code=4,
+                                                         message="reads make no progress")).SerializeToString()
+                    return
+                yield finished(request, pd.Timing(kv_bytes=10**8, kv_wire_us=wire_us[rail], kv_transport="rdma",
+                                                  kv_rails=2, kv_round_trip_ns=rail * 1500000))
+
+        return [self.serve("Attach", grpc.stream_stream_rpc_method_handler(play)) for play in (prefill, decode)]
+
+    serve = CommandLine.serve
+
+    def test_a_rail_that_is_slow_or_lost_is_named(self):
+        result = pdctl("check", "--kv", *self.played_pair({0: 10000, 1: 10000, 2: 80000}))
+        self.assertEqual(result.returncode, 0, result)
+        self.assertIn("rail 1 of 2 alone: round trip 1.500 ms, 10000 MB/s, 100 times", result.stdout)
+        self.assertIn("rail 2 of 2 alone: round trip 3.000 ms, 1250 MB/s, 12.5 times", result.stdout)
+        self.assertRegex(result.stderr, "^rail 2 of 2 moves 1250 MB/s, rail 1 10000 MB/s: .* packets of rail 2 are lost")
+        result = pdctl("check", "--kv", *self.played_pair({0: 10000, 1: 10000}, fails_on=2))
+        self.assertEqual((result.returncode, result.stdout), (1, ""), result)
+        self.assertIn("on rail 2 of 2 alone: reads make no progress", result.stderr)
+
+    def test_blocks_of_other_sizes_are_named(self):
+        prefill = self.worker("prefill").wait_ready()
+        decode = self.worker("decode", "--block-size", "8").wait_ready()
+        result = pdctl("check", "--kv", prefill.address, decode.address)
+        self.assertEqual((result.returncode, result.stdout), (1, ""), result)
+        self.assertIn("KV blocks of another size: 8 tokens, "
+                      f"{prefill.address} has 16; give both the same --block-size", result.stderr)
 
     def test_what_is_no_pair_is_said(self):
         prefill, decode = self.pair("auto")

@@ -105,6 +105,7 @@ static inline int on_connect(void *context, uint64_t link, const struct pd_sourc
     note(world, "connect %llu", (unsigned long long)link);
     path->end = &world->ends[link];
     path->window = world->window;
+    path->rails = 2;
     path->words = world->words;
     return PD_OK;
 }
@@ -120,6 +121,8 @@ static inline int on_read(void *context, void *end, const struct pd_read *read)
                                  (unsigned)(read->ranges[i].source / 256),
                                  (unsigned)(read->ranges[i].destination / 256),
                                  read->ranges[i].length / 256);
+    if (read->rail > 0)
+        snprintf(ranges + used, sizeof(ranges) - used, " on rail %u", read->rail);
     note(world, "read %llu%s", (unsigned long long)read->generation, ranges);
     if (world->read_fails)
         return PD_IO;

@@ -484,6 +484,40 @@ static void lying_sources_end_their_link(void **state)
         lie_to_the_reader(lie);
 }
 
+/* A ticket that measures the second data connection asks nothing over the first; its first request is a small
+ * one. When that connection is lost the fetch fails, and so does its link. */
+static void rail_is_the_connection_that_is_asked(void **state)
+{
+    struct pair pair;
+    struct pd_ticket ticket;
+    char address[32];
+    uint8_t request[8192];
+    int listener = listen_tcp(address), first, second;
+
+    (void)state;
+    open_pair(&pair, "tcp");
+    pair.tapped.other_address = address;
+    kvx_prompt_init(&pair.prompt, pair.source, 1, 64, NULL, 0);
+    assert_int_equal(kvx_offer(pair.source, &pair.prompt, 1), 0);
+    pd_kvx_ready(pair.source->kvx, 1, 64);
+    kvx_ticket(pair.source, &pair.prompt, &ticket);
+    ticket.rail = 2;
+    assert_int_equal(pd_kvx_fetch(pair.reader->kvx, 1, &ticket), 0);
+    first = take_caller(listener, true);
+    second = take_caller(listener, true);
+    kvx_expect(pair.reader, KVX_CLAIMED, 1);
+    pd_kvx_fetch_want(pair.reader->kvx, 1, 0, blocks, 8);
+    assert_int_equal(recv(second, request, sizeof(request), 0), 16 + 12);
+    assert_int_equal(recv(first, request, sizeof(request), MSG_DONTWAIT), -1);
+    close(second);
+    kvx_expect(pair.reader, KVX_CLOSED, 1);
+    pair.tapped.other_address = NULL;
+    kvx_expect(pair.source, KVX_RELEASED, 1);
+    go_on(&pair);
+    close(first);
+    close(listener);
+}
+
 static void unreachable_data_address_fails_the_fetch(void **state)
 {
     static const char *const addresses[] = {
@@ -522,6 +556,7 @@ int main(void)
         cmocka_unit_test(lost_link_resets_its_connections),
         cmocka_unit_test(too_long_a_read_ends_the_link),
         cmocka_unit_test(lying_sources_end_their_link),
+        cmocka_unit_test(rail_is_the_connection_that_is_asked),
         cmocka_unit_test(unreachable_data_address_fails_the_fetch),
     };
 

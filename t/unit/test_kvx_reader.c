@@ -537,10 +537,56 @@ static void rule_21_waiting_for_a_chunk_is_not_a_stall(void **state)
     close_world(world);
 }
 
+/* Behind one small read, alone on its rail: its block comes again. Then no more at a time than the rail's
+ * share of the window. */
+static void rail_is_measured_alone(void **state)
+{
+    struct world *world = open_world();
+    struct pd_ticket ticket = ticket_of("p0", SOURCE_BOOT, 7);
+
+    (void)state;
+    ticket.rail = 2;
+    assert_int_equal(pd_reader_fetch(world->reader, 0, 5, &ticket), PD_OK);
+    pd_reader_link_up(world->reader, 0, 1);
+    greet(world, 0, 1);
+    pd_reader_connected(world->reader, 0, 1);
+    accept(world, 0, 1, 7, 16);
+    ignore(world);
+    want(world, 0, 5, 0);
+    expect(world, "read 7 20>1+1 on rail 2");
+    sampled(world, 1 * MS, 7, 0); /* more to read, and room in the window: the small one is alone */
+    expect(world, "sampled 5: 4711 0");
+    land(world, 2 * MS);
+    expect(world, "read 7 20>1+2 on rail 2");
+    land(world, 5 * MS);
+    expect(world, "read 7 22>3+1 40>9+1 on rail 2");
+    land(world, 6 * MS);
+    expect(world, "1 release 7; complete 5: 4711 0 16");
+    assert_int_equal(world->stats.round_trip_ns, 2 * MS);
+    assert_int_equal(world->stats.bytes, 4 * 256);
+    assert_int_equal(world->stats.wire_us, 4000);
+    assert_int_equal(world->stats.rails, 2);
+    close_world(world);
+}
+
+static void rail_that_there_is_not_is_refused(void **state)
+{
+    struct world *world = open_world();
+    struct pd_ticket ticket = ticket_of("p0", SOURCE_BOOT, 8);
+
+    (void)state;
+    claim_seven(world, 0);
+    ticket.rail = 3;
+    refused_ticket(world, &ticket, "has 2 data connections, none of number 3");
+    close_world(world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whole_life),
+        cmocka_unit_test(rail_is_measured_alone),
+        cmocka_unit_test(rail_that_there_is_not_is_refused),
         cmocka_unit_test(rule_1_no_read_before_the_answer_to_the_claim),
         cmocka_unit_test(rule_4_revoked_drains_releases_and_fails),
         cmocka_unit_test(rule_4_revoked_while_waiting_fails_at_once),

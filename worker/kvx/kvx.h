@@ -37,6 +37,7 @@ struct pd_ticket {
     uint32_t tokens, block_size;
     struct pd_fingerprint fingerprint;
     uint8_t secret[PD_KVX_SECRET];
+    uint32_t rail; /* not 0: measures this one data connection of the link alone, from 1 */
 };
 
 /* The token that the source has sampled, and what rides with it (13): it may reach the reader sooner
@@ -60,6 +61,8 @@ struct pd_kvx_stats {
     uint64_t wire_us;    /* reads outstanding */
     uint64_t exposed_us; /* from hearing of the source's first token to the last byte landed */
     char transport[8];
+    uint32_t rails;         /* data connections of the link */
+    uint64_t round_trip_ns; /* of the ticket's rail: a small read, alone; 0 if it names none */
 };
 
 struct pd_kvx_callbacks {

@@ -105,6 +105,7 @@ struct pd_range {
 /* One request for bytes: the unit that is in flight, and that a drain waits for. */
 struct pd_read {
     uint64_t generation; /* of the ticket that allows it */
+    uint32_t rail;       /* the data connection that is to carry it, from 1; 0: any */
     uint64_t bytes;
     size_t count;
     struct pd_range ranges[PD_READ_RANGES];

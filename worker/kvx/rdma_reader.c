@@ -107,11 +107,11 @@ static void build(struct chain *chain, const struct queue *queue, const struct p
 int pd_rdma_read(struct pd_reader_end *base, const struct pd_read *read)
 {
     struct reader_end *end = (struct reader_end *)base;
-    struct queue *least = &end->queues[0];
+    struct queue *least = &end->queues[read->rail ? read->rail - 1 : 0];
     struct ibv_send_wr *bad;
     struct chain chain;
 
-    for (size_t i = 1; i < end->count; i++)
+    for (size_t i = 1; i < end->count && !read->rail; i++)
         if (end->queues[i].waiting < least->waiting)
             least = &end->queues[i];
     if (least->waiting == share(end))
@@ -394,12 +394,12 @@ int pd_rdma_connect(struct pd_transport *transport, uint64_t link,
     }
     memcpy(&end->source, address->ai_addr, address->ai_addrlen);
     freeaddrinfo(address);
-    end->base = (struct pd_reader_end){transport, link};
+    end->base = (struct pd_reader_end){transport, link, ((struct pd_rdma *)transport)->qps};
     end->key = hello->link_key;
     end->source_bytes = hello->pool.bytes;
     end->watch.fd = -1;
     end->watch.handle = on_completions;
-    end->count = rdma_of(end)->qps;
+    end->count = end->base.rails;
     pd_list_init(&end->in_busy);
     pd_list_init(&end->in_active);
     for (size_t i = 0; i < end->count; i++)

@@ -202,6 +202,7 @@ static void finish(struct pd_reader *reader, uint64_t now, struct fetch *fetch)
     fetch->stats.wire_us = fetch->wire_ns / 1000;
     fetch->stats.exposed_us = (now - fetch->sampled_at) / 1000;
     memcpy(fetch->stats.transport, link->transport, sizeof(fetch->stats.transport));
+    fetch->stats.rails = link->data.rails;
     link->transfers++;
     reader->counters.completed++;
     pd_idmap_remove(&reader->by_fetch, fetch->id);
@@ -277,6 +278,39 @@ static struct read_slot *free_slot(struct reader_link *link)
     return NULL;
 }
 
+/* The first read of a fetch that measures one rail only shows how long a small one takes, alone: one block
+ * of one plane, which comes again with the rest. */
+static bool measures_round_trip(const struct fetch *fetch)
+{
+    return fetch->ticket.rail > 0 && fetch->stats.round_trip_ns == 0;
+}
+
+/* Fills the next read of a fetch; false if it has none, or may not have one now. A rail has room for its share
+ * of the window. */
+static bool next_read(struct fetch *fetch, struct pd_read *read)
+{
+    const struct pd_data_path *data = &fetch->link->data;
+    unsigned room = measures_round_trip(fetch) ? 1
+                    : fetch->ticket.rail > 0   ? data->window / data->rails
+                                               : data->window;
+
+    if (fetch->outstanding >= room)
+        return false;
+    if (measures_round_trip(fetch)) {
+        struct pd_plan plan = fetch->plan;
+
+        if (!pd_plan_next(&plan, read))
+            return false;
+        read->count = 1;
+        read->bytes = read->ranges[0].length = (uint32_t)fetch->link->source.block_bytes;
+    } else if (!pd_plan_next(&fetch->plan, read)) {
+        return false;
+    }
+    read->generation = fetch->ticket.generation;
+    read->rail = fetch->ticket.rail;
+    return true;
+}
+
 /* One read of each fetch in turn. A read that cannot be posted is no read in flight: the link
  * fails, and with it all that waits for it. */
 void pd_link_pump(struct pd_reader *reader, uint64_t now, struct reader_link *link)
@@ -287,9 +321,9 @@ void pd_link_pump(struct pd_reader *reader, uint64_t now, struct reader_link *li
         struct fetch *fetch = PD_OWNER(link->work.next, struct fetch, in_work);
 
         pd_list_remove(&fetch->in_work);
-        if (!pd_plan_next(&fetch->plan, &slot->read))
-            continue;
-        slot->read.generation = fetch->ticket.generation;
+        if (!next_read(fetch, &slot->read))
+            continue; /* what is in flight for it brings it back */
+        slot->posted = now;
         account(fetch, now);
         slot->fetch = fetch;
         fetch->outstanding++;
@@ -318,8 +352,13 @@ void pd_reader_landed(struct pd_reader *reader, uint64_t now, uint64_t id,
     link->bytes += read->bytes;
     account(fetch, now);
     fetch->outstanding--;
-    fetch->stats.bytes += read->bytes;
-    add_to_sums(reader, fetch, read);
+    if (measures_round_trip(fetch)) {
+        fetch->stats.round_trip_ns = now > slot->posted ? now - slot->posted : 1;
+        fetch->wire_ns = 0;
+    } else {
+        fetch->stats.bytes += read->bytes;
+        add_to_sums(reader, fetch, read);
+    }
     if (!reader->world.arrived(reader->world.context, link->data.end, read)) {
         pd_link_fail(reader, now, link, "the KV pool's device is lost");
         return;
@@ -546,6 +585,9 @@ void pd_fetch_linked(struct pd_reader *reader, uint64_t now, struct fetch *fetch
                  (unsigned long long)fetch->ticket.epoch, (unsigned long long)link->source_epoch);
     else if (fetch_of(link, fetch->ticket.generation))
         snprintf(why, sizeof(why), "the ticket is being fetched here already");
+    else if (fetch->ticket.rail > link->data.rails)
+        snprintf(why, sizeof(why), "the link has %u data connections, none of number %u",
+                 link->data.rails, fetch->ticket.rail);
     else if (link->abandoned >= ABANDONED_MAX)
         snprintf(why, sizeof(why), "the source has left %d claims unanswered", ABANDONED_MAX);
     if (why[0] != '\0') {

@@ -41,6 +41,7 @@ enum { PD_READER_WINDOW_MAX = 16 }; /* reads in flight on one link */
 struct pd_data_path {
     void *end;
     unsigned window; /* reads in flight, at most PD_READER_WINDOW_MAX */
+    unsigned rails;  /* data connections, each of which takes its share of the window */
     bool words;      /* trust only with the generation words (15) */
 };
 

@@ -44,6 +44,7 @@ enum link_state { LINK_DOWN, OPENING, GREETING, CONNECTING, UP };
 struct read_slot {
     struct pd_read read;
     struct fetch *fetch; /* NULL: free */
+    uint64_t posted;
 };
 
 struct reader_link {

@@ -168,6 +168,7 @@ static int connect_end(void *context, uint64_t link, const struct pd_source_hell
         return error->status;
     path->end = made;
     path->window = transport->kind->window;
+    path->rails = made->rails;
     path->words = transport->kind->words;
     return PD_OK;
 }

@@ -376,7 +376,7 @@ static int connect_source(struct pd_transport *transport, uint64_t link,
 
     if (!end)
         return pd_fail(error, PD_NO_MEMORY, "shm: no memory for a link");
-    end->base = (struct pd_reader_end){transport, link};
+    end->base = (struct pd_reader_end){transport, link, 1};
     end->source = hello->pool;
     end->watch.fd = -1;
     end->watch.handle = on_source;

@@ -119,9 +119,9 @@ static void append_request(struct connection *connection, const struct pd_read *
 int pd_tcp_read(struct pd_reader_end *base, const struct pd_read *read)
 {
     struct reader_end *end = (struct reader_end *)base;
-    struct connection *least = &end->connections[0];
+    struct connection *least = &end->connections[read->rail ? read->rail - 1 : 0];
 
-    for (size_t i = 1; i < PD_TCP_CONNECTIONS; i++)
+    for (size_t i = 1; i < PD_TCP_CONNECTIONS && !read->rail; i++)
         if (end->connections[i].waiting < least->waiting)
             least = &end->connections[i];
     if (least->waiting == PD_TCP_WINDOW)
@@ -346,7 +346,7 @@ int pd_tcp_connect(struct pd_transport *transport, uint64_t link,
         freeaddrinfo(address);
         return pd_fail(error, PD_NO_MEMORY, "tcp: no memory for a link");
     }
-    end->base = (struct pd_reader_end){transport, link};
+    end->base = (struct pd_reader_end){transport, link, PD_TCP_CONNECTIONS};
     end->key = hello->link_key;
     for (size_t i = 0; i < PD_TCP_CONNECTIONS; i++) {
         end->connections[i].end = end;

@@ -39,6 +39,7 @@ struct pd_source_end {
 struct pd_reader_end {
     struct pd_transport *transport;
     uint64_t link;
+    unsigned rails; /* data connections that carry reads */
 };
 
 struct pd_transport_events {
@@ -53,8 +54,9 @@ struct pd_transport_events {
 
 struct pd_transport_kind {
     const char *name;
-    unsigned window; /* reads in flight that keep the wire busy */
-    bool words;      /* no fence on the source: bytes are trusted by generation words (15) */
+    unsigned
+        window; /* reads in flight that keep the wire busy; each rail takes its share of them */
+    bool words; /* no fence on the source: bytes are trusted by generation words (15) */
 
     /* Source. Opens an end for a link: says where its reader connects to, and by which key. */
     int (*serve)(struct pd_transport *transport, uint64_t link, char address[PD_KV_ADDRESS],

@@ -221,6 +221,8 @@ static Pd__V1__Timing *report_timing(struct pd_scratch *scratch, const struct pd
     out->kv_exposed_us = from->kv_exposed_us;
     out->kv_transport = (char *)from->kv.transport;
     out->preemptions = from->preemptions;
+    out->kv_rails = from->kv.rails;
+    out->kv_round_trip_ns = from->kv.round_trip_ns;
     return out;
 }
 

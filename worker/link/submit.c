@@ -373,6 +373,7 @@ static bool copy_ticket(struct pd_ticket *out, const Pd__V1__Ticket *ticket)
     out->generation = ticket->generation;
     out->tokens = ticket->tokens;
     out->block_size = ticket->block_size;
+    out->rail = ticket->rail;
     memcpy(out->secret, ticket->secret.data, PD_KVX_SECRET);
     return true;
 }
