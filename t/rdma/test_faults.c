@@ -3,8 +3,11 @@
  *
  * Each case ends with what the devices hold being what they held before its first link: no queue pair,
  * completion queue or registration stays behind. */
+#include <linux/capability.h>
 #include <rdma/rdma_cma.h>
 #include <signal.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include "t/unit/kvx_victims.h"
@@ -388,6 +391,94 @@ static void nobody_writes_into_the_pool(void **state)
     recover(&pair); /* it was a queue pair of the link, and takes the link along (9) */
 }
 
+/* ---- what cannot be ---------------------------------------------------------------------------- */
+
+/* RDMA is there at both ends, and chosen; its address leads nowhere: the link is opened anew over tcp, and says
+ * why. Its pool is not sealed, or shm would be better than both. */
+static void where_rdma_leads_nowhere_tcp_takes_over(void **state)
+{
+    struct pd_kvx_link_state link;
+    struct kvx_event event;
+    struct held before;
+    struct pair pair;
+
+    (void)state;
+    kvx_unsealed = true;
+    open_pair(&pair, "auto");
+    kvx_unsealed = false;
+    before = count_held();
+    pair.tapped.other_address = "10.77.0.1:4791";
+    pair.tapped.of_transport = "rdma";
+    fetch(&pair, 1);
+    kvx_expect(pair.reader, KVX_CLAIMED, 1);
+    pd_kvx_fetch_want(pair.reader->kvx, 1, 0, blocks, 8);
+    pd_kvx_complete(pair.source->kvx, 1, &(struct pd_kvx_first){.token = 4711});
+    event = kvx_expect(pair.reader, KVX_COMPLETE, 1);
+    assert_string_equal(event.stats.transport, "tcp");
+    kvx_assert_only(pair.reader, &pair.prompt, 0, blocks);
+    assert_int_equal(pd_kvx_links(pair.reader->kvx, &link, 1), 1);
+    if (!strstr(link.why, "no rdma: ") || !strstr(link.why, "no shm: "))
+        fail_msg("'%s' does not say why it is neither rdma nor shm", link.why);
+    kvx_expect(pair.source, KVX_RELEASED, 1);
+    expect_held(&before);
+    kvx_net_free(&pair.net);
+}
+
+enum { LOCKED = 64 << 10 };
+
+/* A worker that may lock no more than LOCKED bytes: gives its error to the pipe. Never returns. */
+static void be_limited(int why_to)
+{
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct capabilities[2];
+    struct pd_kvx_options options = {
+        .instance = "p0",
+        .pool = {NULL, 4, 2, 16, 64, 384, PD_F32},
+        .transport = "rdma",
+        .bind_host = SOURCE,
+        .max_model_len = 64,
+    };
+    size_t bytes = pd_kvx_pool_bytes(&options.pool, 0);
+    int fd = memfd_create("limited", MFD_CLOEXEC);
+    struct pd_error error = {.text = "it was made"};
+    struct pd_kvx *kvx;
+
+    if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0 ||
+        syscall(SYS_capget, &header, capabilities) != 0)
+        _exit(1);
+    capabilities[0].effective &= ~(1u << CAP_IPC_LOCK); /* whose holders have no limit */
+    if (syscall(SYS_capset, &header, capabilities) != 0 ||
+        setrlimit(RLIMIT_MEMLOCK, &(struct rlimit){LOCKED, LOCKED}) != 0)
+        _exit(1);
+    options.memory[0] = (struct pd_export){.kind = PD_EXPORT_MEMFD, .fd = fd, .size = bytes};
+    pd_kvx_create(&options, &kvx, &error);
+    _exit(write(why_to, error.text, strlen(error.text) + 1) < 0);
+}
+
+static void limit_of_locked_memory_is_named_with_its_cure(void **state)
+{
+    char number[16], why[512] = "";
+    int pipe_of[2], status;
+    pid_t pid;
+
+    (void)state;
+    assert_int_equal(pipe(pipe_of), 0);
+    snprintf(number, sizeof(number), "%d", pipe_of[1]);
+    pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        execl("/proc/self/exe", "limited", number, (char *)NULL);
+        _exit(127);
+    }
+    close(pipe_of[1]);
+    assert_true(read(pipe_of[0], why, sizeof(why) - 1) > 0);
+    close(pipe_of[0]);
+    waitpid(pid, &status, 0);
+    if (!strstr(why, "does not take the KV pool of ") ||
+        !strstr(why, "may lock 64 KiB (ulimit -l; LimitMEMLOCK=infinity in systemd)"))
+        fail_msg("'%s' names no limit and no cure", why);
+}
+
 /* Everything, or with a command that takes a link down only what it cuts. */
 int main(int argc, char **argv)
 {
@@ -401,10 +492,14 @@ int main(int argc, char **argv)
         cmocka_unit_test(lossy_wire_is_survived),
         cmocka_unit_test(strangers_are_refused),
         cmocka_unit_test(nobody_writes_into_the_pool),
+        cmocka_unit_test(where_rdma_leads_nowhere_tcp_takes_over),
+        cmocka_unit_test(limit_of_locked_memory_is_named_with_its_cure),
     };
 
     if (argc == 3 && strcmp(argv[0], "liar") == 0)
         be_a_liar((enum lie)atoi(argv[1]), atoi(argv[2]));
+    if (argc == 2 && strcmp(argv[0], "limited") == 0)
+        be_limited(atoi(argv[1]));
     silence_ms = 2 * PATIENT_MS; /* the guest is emulated */
     setenv("PD_SOURCE_ADDRESS", SOURCE, 1);
     setenv("PD_READER_ADDRESS", READER, 1);

@@ -29,6 +29,7 @@ struct tapped {
     struct pd_source_hello hello;
     bool seen;
     const char *other_address; /* put in place of the data address */
+    const char *of_transport;  /* only of a hello that has chosen this one; NULL: of any */
 };
 
 static inline bool tap(void *context, bool to_source, uint8_t **bytes, size_t *length)
@@ -41,7 +42,8 @@ static inline bool tap(void *context, bool to_source, uint8_t **bytes, size_t *l
     if (message.kind == PD_FROM_SOURCE_HELLO) {
         tapped->hello = message.hello;
         tapped->seen = true;
-        if (tapped->other_address) {
+        if (tapped->other_address &&
+            (!tapped->of_transport || strcmp(message.hello.transport, tapped->of_transport) == 0)) {
             strcpy(message.hello.data_address, tapped->other_address);
             free(*bytes);
             *bytes = pd_from_source_pack(&message, length);
