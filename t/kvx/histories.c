@@ -202,13 +202,16 @@ static void choose_weather(struct weather *weather)
         world.nodes[i].slow = kvx_draw(6) ? 0 : kvx_draw(10 * MS);
 }
 
-/* In half of the histories every worker has its own number of ranks; prefill and decode differ often. */
-static void choose_ranks(void)
+/* In half of the histories every worker has its own number of ranks; prefill and decode differ often. A third of
+ * the readers wants checksums. */
+static void choose_workers(void)
 {
     bool same = kvx_draw(2);
 
     for (size_t i = 0; i < NODES; i++)
         world.nodes[i].ranks = same ? 1 : 1u << kvx_draw(3);
+    for (size_t i = 0; i < NODES; i++)
+        world.nodes[i].checksum = kvx_draw(3) == 0;
 }
 
 static struct node *some_node(void)
@@ -301,7 +304,7 @@ static void begin(uint64_t seed)
     world = (struct world){.seed = seed, .random = seed, .heap = heap, .heap_room = room};
     world.now = 1000 * MS;
     choose_weather(&world.weather);
-    choose_ranks();
+    choose_workers();
     SAY("history %llu over %s, on %u, %u, %u and %u ranks", (unsigned long long)seed,
         world.weather.transport, world.nodes[0].ranks, world.nodes[1].ranks, world.nodes[2].ranks,
         world.nodes[3].ranks);

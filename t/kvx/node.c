@@ -242,6 +242,7 @@ void kvx_start_node(struct node *node)
         .ranks = (int)node->ranks,
         .kv_heads = HEADS,
         .transport = world.weather.transport,
+        .checksum = node->checksum,
         .max_model_len = PROMPT_BLOCKS * BLOCK_SIZE,
         .claim_timeout_ms = CLAIM_MS,
         .silence_ms = SILENCE_MS,
@@ -294,6 +295,8 @@ void kvx_turn(struct node *node)
     turning = node;
     pd_kvx_service_turn(node->kvx, false);
     turning = NULL;
+    if (node->kvx->preparing)
+        wake(node);
     if (node->tick_at > world.now)
         return;
     node->tick_at = node->kvx->next_tick - node->offset;

@@ -93,6 +93,7 @@ struct node {
     struct pd_kvx *kvx;
     uint32_t ranks; /* on which its model is; of all its lives */
     int memory[WORLD_RANKS];
+    bool checksum;    /* as a reader, of all its lives: what it reads is prepared on its source */
     bool dying;       /* SIGKILL: its last words are not heard */
     uint64_t frozen;  /* SIGSTOP until then */
     uint64_t offset;  /* its clock runs ahead of the world's by this much */

@@ -158,7 +158,8 @@ static inline struct pd_fingerprint fingerprint(uint8_t byte)
     return print;
 }
 
-static inline struct world *open_world(void)
+/* A block is 64 * head_dim bytes in each layer. */
+static inline struct world *open_world_of(uint32_t layers, uint32_t head_dim)
 {
     struct world *world = calloc(1, sizeof(*world));
     struct pd_source_world actions = {
@@ -177,10 +178,10 @@ static inline struct world *open_world(void)
         .boot = BOOT,
         .epoch = EPOCH,
         .fingerprint = fingerprint(9),
-        .layout = {.layers = 1,
+        .layout = {.layers = layers,
                    .kv_heads = 1,
                    .block_size = 8,
-                   .head_dim = 4,
+                   .head_dim = head_dim,
                    .element_bytes = 4,
                    .blocks = BLOCKS},
         .words = world->pool_words,
@@ -194,6 +195,18 @@ static inline struct world *open_world(void)
     assert_int_equal(pd_layout_derive(&options.layout, NULL), PD_OK);
     assert_int_equal(pd_source_create(&options, &actions, &world->source), PD_OK);
     return world;
+}
+
+static inline struct world *open_world(void)
+{
+    return open_world_of(1, 4);
+}
+
+/* Prepares all that is to be prepared. */
+static inline void work(struct world *world)
+{
+    while (pd_source_work(world->source, 0))
+        ;
 }
 
 static inline void close_world(struct world *world)

@@ -78,12 +78,13 @@ static void rule_3_revoked_ticket_waits_for_its_reader(void **state)
     offer(world, 0, 7, 1);
     link_up(world, 0, 1, "d0");
     claim(world, 0, 1, 7);
-    expect(world, "1 claimed 7 at 0");
+    pd_source_ready(world->source, 1, 7, 8);
+    expect(world, "1 claimed 7 at 0; 1 ready 7 8");
     pd_source_revoke(world->source, 1, 7, "preempted");
     expect(world, "1 revoked 7"); /* (4), and no release */
     assert_string_equal(world->last.gone.why, "preempted");
     pd_source_revoke(world->source, 1, 7, "again");
-    pd_source_ready(world->source, 1, 7, 8);
+    pd_source_ready(world->source, 1, 7, 16);
     expect(world, "");
     /* The reader may be in the middle of a read: it is still allowed. */
     assert_true(pd_source_may_read(world->source, 1, 7, 10, 1));
@@ -143,11 +144,51 @@ static void blocks_are_staged_before_their_reader_is_told(void **state)
     pd_source_ready(world->source, 0, 7, 16);
     expect(world, "");
     claim(world, 0, 1, 7);
-    expect(world, "stage 10+2; 1 claimed 7 at 16");
+    expect(world, "1 claimed 7 at 0");
+    assert_false(pd_source_may_read(world->source, 1, 7, 10, 1)); /* there may be another's bytes */
+    work(world);
+    expect(world, "stage 10+2; 1 ready 7 16");
+    assert_true(pd_source_may_read(world->source, 1, 7, 10, 2));
     pd_source_ready(world->source, 0, 7, 17);
     expect(world, "1 ready 7 17");
     pd_source_complete(world->source, 0, 7, &(struct pd_kvx_first){.token = 4711});
+    expect(world, "");
+    assert_false(pd_source_may_read(world->source, 1, 7, 12, 1));
+    work(world);
     expect(world, "stage 12+2; 1 ready 7 30 complete");
+    close_world(world);
+}
+
+/* A chunk of several MiB is prepared in slices, and tickets take turns: a short one does not wait for a long one,
+ * and what ends a ticket ends its preparing. */
+static void long_chunks_are_staged_in_slices(void **state)
+{
+    struct world *world = open_world_of(4, 1024); /* a block is 256 KiB: four in a slice */
+    int32_t blocks[12];
+
+    (void)state;
+    world->staged = true;
+    for (int32_t i = 0; i < 12; i++)
+        blocks[i] = i < 6 ? 20 + i : 30 + i;
+    offer_blocks(world, 0, 7, 1, blocks, 12, 96);
+    offer_blocks(world, 0, 8, 1, (const int32_t[]){5}, 1, 8);
+    offer_blocks(world, 0, 9, 1, (const int32_t[]){50, 51, 52, 53, 54}, 5, 40);
+    link_up(world, 0, 1, "d0");
+    for (uint64_t generation = 7; generation < 10; generation++) {
+        pd_source_complete(world->source, 0, generation, &(struct pd_kvx_first){.token = 4711});
+        claim(world, 0, 1, generation);
+    }
+    expect(world, "1 claimed 7 at 0; 1 claimed 8 at 0; 1 claimed 9 at 0");
+    assert_true(pd_source_work(world->source, 0));
+    expect(world, "stage 20+4");
+    assert_true(pd_source_work(world->source, 0));
+    expect(world, "stage 5+1; 1 ready 8 8 complete");
+    assert_true(pd_source_work(world->source, 0));
+    expect(world, "stage 50+4");
+    pd_source_revoke(world->source, 0, 9, "cancelled");
+    expect(world, "1 revoked 9");
+    work(world);
+    expect(world, "stage 24+2; stage 36+4; stage 40+2; 1 ready 7 96 complete");
     close_world(world);
 }
 
@@ -163,6 +204,7 @@ static void blocks_that_cannot_be_staged_revoke_the_ticket(void **state)
     expect(world, "1 claimed 7 at 0");
     world->loses_blocks = true;
     pd_source_ready(world->source, 0, 7, 16);
+    work(world);
     expect(world, "stage 10+2; 1 revoked 7");
     pd_source_ready(world->source, 0, 7, 24);
     expect(world, "");
@@ -661,6 +703,7 @@ int main(void)
         cmocka_unit_test(rule_3_link_end_is_destroyed_before_blocks_are_free),
         cmocka_unit_test(rule_5_ready_is_cumulative_and_answers_the_claim),
         cmocka_unit_test(blocks_are_staged_before_their_reader_is_told),
+        cmocka_unit_test(long_chunks_are_staged_in_slices),
         cmocka_unit_test(blocks_that_cannot_be_staged_revoke_the_ticket),
         cmocka_unit_test(rule_21_leaping_clock_ends_links_before_it_frees),
         cmocka_unit_test(rule_6_first_claim_binds),

@@ -93,6 +93,7 @@ struct pd_kvx {
     struct pd_reader *reader;
     uint64_t tick_ns, next_tick;
     bool links_changed, stopping;
+    bool preparing; /* the source has blocks to prepare */
 };
 
 static inline struct pd_kvx_gauge *pd_kvx_gauge_of(struct pd_kvx *kvx, uint64_t link)

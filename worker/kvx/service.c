@@ -5,7 +5,7 @@
  *                                    ▲     │
  *                                 events   └──▶ tcp, shm, rdma
  *
- * A turn: all waiting calls, then deadlines if they are due, then one slice of copying, then
+ * A turn: all waiting calls, then deadlines if they are due, then one slice of preparing and copying, then
  * whatever epoll has. Calls come before deadlines, so that a message that waits in the mailbox
  * counts as heard. */
 #include <stdio.h>
@@ -444,7 +444,7 @@ static void tick(struct pd_kvx *kvx, uint64_t now)
 
 static bool work(struct pd_kvx *kvx)
 {
-    bool more = false;
+    bool more = kvx->preparing = pd_source_work(kvx->source, kvx->clock());
 
     for (size_t i = 0; i < kvx->transport_count; i++)
         if (kvx->transports[i]->kind->work && kvx->transports[i]->kind->work(kvx->transports[i]))

@@ -6,53 +6,7 @@
 
 #include <openssl/crypto.h>
 
-#include "worker/kvx/idmap.h"
-#include "worker/kvx/list.h"
-
-/* A run of the ticket's blocks and which blocks of the prompt they are. */
-struct run {
-    uint32_t first, count, index;
-};
-
-struct pd_source_ticket {
-    uint64_t generation, owner;
-    uint8_t secret[PD_KVX_SECRET];
-    uint32_t *prompt;
-    uint32_t tokens, blocks;
-    struct pd_extent *extents; /* in order of the prompt */
-    struct run *runs;          /* the same, sorted by block */
-    size_t extent_count;
-
-    struct link *link; /* NULL: held */
-    struct pd_chunk_ready ready;
-    uint64_t *sums; /* of its blocks, if the reader wants them; else NULL */
-    uint32_t told;  /* blocks that the reader knows to be ready */
-    bool revoked;
-    uint64_t deadline; /* held: of the claim. Claimed and at its end: of the release. Else 0 */
-    struct pd_list in_source, in_link;
-};
-
-enum link_state { GREETING, LIVE };
-
-struct link {
-    uint64_t id;
-    enum link_state state;
-    char reader[PD_KV_NAME], transport[PD_KV_TRANSPORT];
-    uint64_t reader_boot, reader_epoch;
-    uint64_t heard, spoke, heartbeats;
-    bool checksum;
-    struct pd_source_path path;
-    struct pd_list tickets, in_source;
-};
-
-struct pd_source {
-    struct pd_source_options options;
-    char instance[PD_KV_NAME];
-    struct pd_source_world world;
-    struct pd_idmap by_generation, by_link;
-    struct pd_list tickets, links;
-    struct pd_source_counters counters;
-};
+#include "worker/kvx/source_state.h"
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
@@ -68,6 +22,7 @@ int pd_source_create(const struct pd_source_options *options, const struct pd_so
     source->world = *world;
     pd_list_init(&source->tickets);
     pd_list_init(&source->links);
+    pd_list_init(&source->work);
     if (pd_idmap_init(&source->by_generation, options->max_tickets) != PD_OK ||
         pd_idmap_init(&source->by_link, options->max_links) != PD_OK) {
         pd_source_destroy(source);
@@ -86,84 +41,13 @@ void pd_source_destroy(struct pd_source *source)
 
 /* ---- tickets --------------------------------------------------------------------------------- */
 
-static int compare_runs(const void *a, const void *b)
-{
-    const struct run *x = a, *y = b;
-
-    return (x->first > y->first) - (x->first < y->first);
-}
-
-/* Cuts the prompt's blocks into runs of adjacent ones. Room for one run per block is there. */
-static int find_runs(struct pd_source_ticket *ticket, const int32_t *blocks,
-                     const struct pd_layout *layout)
-{
-    size_t n = 0;
-
-    for (uint32_t i = 0; i < ticket->blocks; i++) {
-        if (blocks[i] < 0 || (uint64_t)blocks[i] >= layout->blocks)
-            return PD_INVALID;
-        if (n > 0 && ticket->runs[n - 1].first + ticket->runs[n - 1].count == (uint32_t)blocks[i])
-            ticket->runs[n - 1].count++;
-        else
-            ticket->runs[n++] = (struct run){(uint32_t)blocks[i], 1, i};
-    }
-    for (size_t i = 0; i < n; i++)
-        ticket->extents[i] = (struct pd_extent){ticket->runs[i].first, ticket->runs[i].count};
-    ticket->extent_count = n;
-    qsort(ticket->runs, n, sizeof(*ticket->runs), compare_runs);
-    return PD_OK;
-}
-
-int pd_source_ticket_create(const struct pd_kvx_offer *offer, const struct pd_layout *layout,
-                            struct pd_source_ticket **out)
-{
-    struct pd_source_ticket *ticket;
-    int status;
-
-    if (offer->tokens == 0 || offer->block_count != pd_layout_blocks_for(layout, offer->tokens))
-        return PD_INVALID;
-    ticket = calloc(1, sizeof(*ticket));
-    if (!ticket)
-        return PD_NO_MEMORY;
-    ticket->generation = offer->generation;
-    ticket->owner = offer->owner;
-    memcpy(ticket->secret, offer->secret, sizeof(ticket->secret));
-    ticket->tokens = offer->tokens;
-    ticket->blocks = (uint32_t)offer->block_count;
-    ticket->ready.generation = offer->generation;
-    pd_list_init(&ticket->in_source);
-    pd_list_init(&ticket->in_link);
-    ticket->prompt = calloc(offer->tokens, sizeof(*ticket->prompt));
-    ticket->extents = calloc(offer->block_count, sizeof(*ticket->extents));
-    ticket->runs = calloc(offer->block_count, sizeof(*ticket->runs));
-    status = PD_NO_MEMORY;
-    if (ticket->prompt && ticket->extents && ticket->runs) {
-        for (uint32_t i = 0; i < offer->tokens; i++)
-            ticket->prompt[i] = (uint32_t)offer->prompt[i];
-        status = find_runs(ticket, offer->blocks, layout);
-    }
-    if (status != PD_OK)
-        pd_source_ticket_free(ticket);
-    else
-        *out = ticket;
-    return status;
-}
-
-void pd_source_ticket_free(struct pd_source_ticket *ticket)
-{
-    free(ticket->prompt);
-    free(ticket->extents);
-    free(ticket->runs);
-    free(ticket->sums);
-    free(ticket);
-}
-
 /* The only place where blocks become free: nobody reads them any more and nobody can. */
 static void release(struct pd_source *source, struct pd_source_ticket *ticket)
 {
     pd_idmap_remove(&source->by_generation, ticket->generation);
     pd_list_remove(&ticket->in_source);
     pd_list_remove(&ticket->in_link);
+    pd_list_remove(&ticket->in_work);
     source->counters.releases++;
     source->world.released(source->world.context, ticket->generation);
     pd_source_ticket_free(ticket);
@@ -190,63 +74,20 @@ static void send(struct pd_source *source, uint64_t now, struct link *link,
     source->world.send(source->world.context, link->id, message);
 }
 
-/* Blocks that are ready as a whole; the last one may be in part once the prompt is complete. */
-static uint32_t ready_blocks(const struct pd_source *source, const struct pd_source_ticket *ticket)
+/* Where the ticket stands, with the sums of what the last message did not tell of yet. */
+static struct pd_chunk_ready standing(const struct pd_source *source,
+                                      struct pd_source_ticket *ticket)
 {
-    return ticket->ready.complete ? ticket->blocks
-                                  : ticket->ready.tokens / source->options.layout.block_size;
-}
+    uint32_t end = pd_ticket_ready_blocks(source, ticket);
+    struct pd_chunk_ready ready = ticket->ready;
 
-static uint64_t sum_block(const struct pd_source *source, uint32_t block)
-{
-    const struct pd_layout *layout = &source->options.layout;
-    uint64_t sum = 0;
-
-    for (uint32_t plane = 0; plane < layout->layers * layout->kv_heads; plane++) {
-        uint64_t begin =
-            pd_layout_plane(layout, plane / layout->kv_heads, plane % layout->kv_heads, 0);
-
-        sum += source->world.sum(source->world.context,
-                                 begin + block * (uint64_t)layout->block_bytes, plane);
-    }
-    return sum;
-}
-
-/* What is done once for a run of blocks, when its reader is told of it; from then on nobody writes to it.
- * False: the blocks are lost. */
-static bool prepare(struct pd_source *source, struct pd_source_ticket *ticket, uint32_t first,
-                    uint32_t count, uint32_t index)
-{
-    if (ticket->link->path.staged && !source->world.stage(source->world.context, first, count))
-        return false;
-    for (uint32_t i = 0; ticket->sums && i < count; i++)
-        ticket->sums[index + i] = sum_block(source, first + i);
-    return true;
-}
-
-/* Where the ticket stands, with the sums of what the last message did not tell of yet. False: its blocks
- * are lost. */
-static bool standing(struct pd_source *source, struct pd_source_ticket *ticket,
-                     struct pd_chunk_ready *ready)
-{
-    uint32_t end = ready_blocks(source, ticket), told = ticket->told, at = 0;
-
-    *ready = ticket->ready;
-    for (size_t i = 0; i < ticket->extent_count && at < end; at += ticket->extents[i++].count) {
-        const struct pd_extent *extent = &ticket->extents[i];
-        uint32_t from = at > told ? at : told;
-        uint32_t to = at + extent->count < end ? at + extent->count : end;
-
-        if (from < to && !prepare(source, ticket, extent->first + (from - at), to - from, from))
-            return false;
-    }
     if (ticket->sums) {
-        ready->sums_from = told;
-        ready->sums = ticket->sums + told;
-        ready->sum_count = end - told;
+        ready.sums_from = ticket->told;
+        ready.sums = ticket->sums + ticket->told;
+        ready.sum_count = end - ticket->told;
     }
     ticket->told = end;
-    return true;
+    return ready;
 }
 
 static void send_ending(struct pd_source *source, uint64_t now, struct link *link,
@@ -263,22 +104,45 @@ static void give_up(struct pd_source *source, uint64_t now, struct pd_source_tic
                     const char *why)
 {
     ticket->revoked = true;
+    pd_list_remove(&ticket->in_work);
     ticket->deadline = now + source->options.release_ns;
     send_ending(source, now, ticket->link, PD_FROM_SOURCE_REVOKED, ticket->generation, why);
 }
 
-static const char blocks_lost[] = "the source's device has lost the blocks";
-
 static void send_ready(struct pd_source *source, uint64_t now, struct pd_source_ticket *ticket)
 {
-    struct pd_from_source message = {.kind = PD_FROM_SOURCE_READY};
+    struct pd_from_source message = {.kind = PD_FROM_SOURCE_READY,
+                                     .ready = standing(source, ticket)};
 
-    if (!ticket->link || ticket->revoked)
+    send(source, now, ticket->link, &message);
+}
+
+/* More of a ticket is ready: its reader is told, now or once that is prepared. */
+static void go_on(struct pd_source *source, uint64_t now, struct pd_source_ticket *ticket)
+{
+    if (!ticket->link || ticket->revoked || !pd_list_empty(&ticket->in_work))
         return;
-    if (standing(source, ticket, &message.ready))
-        send(source, now, ticket->link, &message);
+    if (pd_ticket_wants_preparing(ticket) &&
+        ticket->prepared < pd_ticket_ready_blocks(source, ticket))
+        pd_list_append(&source->work, &ticket->in_work);
     else
-        give_up(source, now, ticket, blocks_lost);
+        send_ready(source, now, ticket);
+}
+
+/* A few blocks of the ticket that has waited longest, so that nothing else waits for all of a chunk. */
+bool pd_source_work(struct pd_source *source, uint64_t now)
+{
+    struct pd_source_ticket *ticket;
+
+    if (pd_list_empty(&source->work))
+        return false;
+    ticket = PD_OWNER(source->work.next, struct pd_source_ticket, in_work);
+    pd_list_remove(&ticket->in_work);
+    if (pd_ticket_prepare(source, ticket))
+        go_on(source, now, ticket);
+    else
+        give_up(source, now, ticket, "the source's device has lost the blocks");
+    return !pd_list_empty(&source->work);
 }
 
 /* ---- what the engine says -------------------------------------------------------------------- */
@@ -291,7 +155,7 @@ void pd_source_ready(struct pd_source *source, uint64_t now, uint64_t generation
     if (!ticket || tokens <= ticket->ready.tokens || tokens > ticket->tokens)
         return;
     ticket->ready.tokens = tokens;
-    send_ready(source, now, ticket);
+    go_on(source, now, ticket);
 }
 
 /* The first token rides in the last ChunkReady (13). */
@@ -307,7 +171,7 @@ void pd_source_complete(struct pd_source *source, uint64_t now, uint64_t generat
     ticket->ready.first = *first;
     if (ticket->link)
         ticket->deadline = now + source->options.release_ns;
-    send_ready(source, now, ticket);
+    go_on(source, now, ticket);
 }
 
 /* An unclaimed ticket has no reader: free at once (1). A claimed one only tells its reader (3,
@@ -509,12 +373,13 @@ static uint64_t *read_words(const struct pd_source *source, const struct pd_sour
     return words;
 }
 
-/* The answer carries the current count: a chunk that was ready before the claim is not lost (5). */
+/* The answer carries the current count: a chunk that was ready before the claim is not lost (5). Where blocks
+ * are to be prepared none is yet, and the count follows. */
 static void send_claimed(struct pd_source *source, uint64_t now, struct pd_source_ticket *ticket,
                          uint64_t *words)
 {
     struct pd_from_source message = {.kind = PD_FROM_SOURCE_CLAIMED};
-    bool whole;
+    bool prepares = pd_ticket_wants_preparing(ticket);
 
     message.claimed.generation = ticket->generation;
     message.claimed.extents = ticket->extents;
@@ -523,12 +388,12 @@ static void send_claimed(struct pd_source *source, uint64_t now, struct pd_sourc
     message.claimed.prompt_count = ticket->tokens;
     message.claimed.words = words;
     message.claimed.word_count = words ? ticket->blocks : 0;
-    whole = standing(source, ticket, &message.claimed.ready);
-    if (!whole)
-        message.claimed.ready = (struct pd_chunk_ready){.generation = ticket->generation};
+    message.claimed.ready = (struct pd_chunk_ready){.generation = ticket->generation};
+    if (!prepares)
+        message.claimed.ready = standing(source, ticket);
     send(source, now, ticket->link, &message);
-    if (!whole)
-        give_up(source, now, ticket, blocks_lost);
+    if (prepares && pd_ticket_ready_blocks(source, ticket) > 0)
+        go_on(source, now, ticket);
 }
 
 /* Why this claim is not accepted; NULL if it is. Only the first one is (6). */
@@ -614,7 +479,7 @@ void pd_source_message(struct pd_source *source, uint64_t now, uint64_t id,
 }
 
 /* A range of one plane is blocks [first, first + count): all in one run of the ticket, all
- * ready. */
+ * ready and told of. */
 bool pd_source_may_read(const struct pd_source *source, uint64_t id, uint64_t generation,
                         uint32_t first, uint32_t count)
 {
@@ -638,7 +503,7 @@ bool pd_source_may_read(const struct pd_source *source, uint64_t id, uint64_t ge
     into = first - ticket->runs[low].first;
     if (into >= ticket->runs[low].count || count > ticket->runs[low].count - into)
         return false;
-    return ticket->runs[low].index + into + count <= ready_blocks(source, ticket);
+    return ticket->runs[low].index + into + count <= ticket->told;
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */

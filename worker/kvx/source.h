@@ -110,6 +110,10 @@ void pd_source_link_down(struct pd_source *source, uint64_t link, const char *wh
 /* Something else of the link has: a data connection, the peer's manners. Ends the stream too. */
 void pd_source_link_fail(struct pd_source *source, uint64_t link, const char *why);
 
+/* Stages and sums some of what readers wait to hear of: at most PD_READ_BYTES, or one block. True if more is
+ * left. */
+bool pd_source_work(struct pd_source *source, uint64_t now);
+
 /* Heartbeats and deadlines. Call it a few times per silence_ns. */
 void pd_source_tick(struct pd_source *source, uint64_t now);
 
