@@ -111,6 +111,9 @@ static const struct flag flags[] = {
      "again"},
     {"enable-chunked-prefill", NULL, SCHEDULING, SWITCH, AT(chunked_prefill), "true", "on", 0, 0,
      NULL, "compute prompts in chunks between the steps of running answers; always on"},
+    {"prefill-chunk-ms", "MS", SCHEDULING, NUMBER, AT(prefill_chunk_ms), "25", NULL, 1, 10000, NULL,
+     "a step of prompts alone takes about so long, but has 32 tokens at least: with less, short "
+     "prompts wait less for long ones; with more, long ones are computed a little faster"},
     {"request-timeout", "SECONDS", SCHEDULING, NUMBER, AT(request_timeout), "3600", NULL, 1, 86400,
      NULL,
      "longest time from a request's arrival to its last token; its own deadline can be shorter"},

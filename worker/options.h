@@ -51,6 +51,7 @@ struct pd_options {
     bool prefix_caching;
 
     int64_t max_num_batched_tokens, max_num_seqs, max_waiting;
+    int64_t prefill_chunk_ms;
     int64_t max_submit_bytes;
     bool chunked_prefill;
 

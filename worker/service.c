@@ -399,6 +399,7 @@ static int make_engine(struct pd_service *service, struct pd_error *error)
         .kv_blocks = service->sizing.pool.blocks,
         .prefix_caching = options->prefix_caching,
         .max_waiting = (int)options->max_waiting,
+        .chunk_ms = (int)options->prefill_chunk_ms,
     };
 
     pd_link_engine_events(service->link, &engine.events);

@@ -426,7 +426,12 @@ int main(int count, char **arguments)
         {"decode 8", 8, 1, 128},
         {"decode 16", 16, 1, 128},
         {"decode 16 after 1024", 16, 1, 1024},
+        {"prefill 16", 1, 16, 0},
+        {"prefill 20", 1, 20, 0},
+        {"prefill 32", 1, 32, 0},
+        {"prefill 48", 1, 48, 0},
         {"prefill 64", 1, 64, 0},
+        {"prefill 128", 1, 128, 0},
         {"prefill 512", 1, 512, 0},
         {"prefill 512 after 1024", 1, 512, 1024},
     };

@@ -8,7 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/backend.h"
 #include "t/unit/engine_lab.h"
+#include "worker/engine/internal.h"
 
 enum { LONG = 40, ORDER_MAX = 32 };
 
@@ -116,6 +118,104 @@ static void test_a_long_prompt_is_not_starved(void **state)
     close_scene();
 }
 
+/* ---- slow rows ------------------------------------------------------------------------------- */
+
+/* A device on which 64 rows are believed to take 25 ms, and whose third step does not end before a short
+ * prompt that comes meanwhile has its place. */
+static struct {
+    const struct pd_backend *plain;
+    struct pd_backend slow;
+    bool came;
+    int waits;
+} third;
+
+static int wait_for_third(struct pd_device *device, uint64_t number, int timeout_ms)
+{
+    if (number == 3 && lab.answers[1].placed == 0 && third.waits < 100) {
+        if (!third.came)
+            submit(&lab, 1, 10, 1);
+        third.came = true;
+        third.waits++;
+        return PD_KERNEL_TIMEOUT;
+    }
+    return third.plain->wait(device, number, timeout_ms);
+}
+
+static void open_slow(void)
+{
+    struct lab_options options = lab_defaults();
+
+    options.model.max_tokens = 64;
+    options.model.max_model_len = 240;
+    lab_open(&lab, &options);
+    lab.engine->pace.alone_ns = 25 * 1000000 / 64;
+    third.plain = lab.model->device->backend;
+    third.slow = *third.plain;
+    third.slow.wait = wait_for_third;
+    third.came = false;
+    third.waits = 0;
+    lab.model->device->backend = &third.slow;
+}
+
+static void close_slow(void)
+{
+    lab_stop(&lab);
+    lab.model->device->backend = third.plain;
+    lab_close(&lab);
+}
+
+static void keep_rows_slow(struct lab *at, uint64_t step)
+{
+    (void)step;
+    at->engine->pace.alone_ns = 25 * 1000000 / 64;
+}
+
+/* No chunk of a long prompt is launched ahead of the one that runs: the short prompt is in the very next step. */
+static void test_a_short_prompt_waits_for_the_running_step_only(void **state)
+{
+    (void)state;
+    open_slow();
+    lab.on_step = keep_rows_slow;
+    submit(&lab, 0, 230, 1);
+    lab_start(&lab, NULL);
+    expect(1, 10, 1);
+    expect(0, 230, 1);
+    assert_int_equal(lab.answers[1].end_step, 4);
+    assert_true(third.waits < 100);
+    close_slow();
+}
+
+static uint64_t prefilled_at_first;
+
+static void note_first(struct lab *at, uint64_t step)
+{
+    if (step == 1)
+        prefilled_at_first = lab_load(at).tokens_prefilled;
+}
+
+/* Where a short prompt ends, a long one does not fill the step up; where a row takes no time, it does. */
+static void test_a_step_in_which_a_prompt_ends_is_not_filled_up(void **state)
+{
+    (void)state;
+    for (int slow = 0; slow < 2; slow++) {
+        open_slow();
+        third.came = true;
+        third.waits = 100;
+        lab.engine->pace.alone_ns *= (uint64_t)slow;
+        lab.on_step = note_first;
+        submit(&lab, 0, 150, 1);
+        submit(&lab, 1, 10, 1);
+        submit(&lab, 2, 12, 1);
+        lab_start(&lab, NULL);
+        for (uint64_t id = 0; id < 3; id++)
+            expect(id, id == 0 ? 150 : 8 + 2 * (int)id, 1);
+        assert_int_equal(prefilled_at_first, slow ? PD_PACE_LEAST_ALONE : PD_PACE_FIRST);
+        assert_int_equal(lab.answers[1].end_step, 1);
+        assert_int_equal(lab.answers[2].end_step, 1);
+        close_slow();
+    }
+}
+
 /* ---- the queue ------------------------------------------------------------------------------- */
 
 static void a_big_one_and_small_ones_come(struct lab *at)
@@ -185,7 +285,8 @@ static struct pd_request *one_of_several(struct lab *at, uint64_t id)
 
 static void expect_one_of_several(uint64_t id)
 {
-    struct pd_sampling sampling = {.temperature = 1, .top_p = 1, .typical_p = 1, .repetition = 1, .seed = id};
+    struct pd_sampling sampling = {
+        .temperature = 1, .top_p = 1, .typical_p = 1, .repetition = 1, .seed = id};
     int32_t answer[7];
 
     lab_oracle(shared, &sampling, answer, 7);
@@ -271,6 +372,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_short_prompt_does_not_stand_behind_a_long_one),
         cmocka_unit_test(test_a_long_prompt_is_not_starved),
+        cmocka_unit_test(test_a_short_prompt_waits_for_the_running_step_only),
+        cmocka_unit_test(test_a_step_in_which_a_prompt_ends_is_not_filled_up),
         cmocka_unit_test(test_small_ones_pass_a_big_one_for_a_while),
         cmocka_unit_test(test_admission_counts_what_answers_become),
         cmocka_unit_test(test_answers_to_one_prompt_share_its_blocks),

@@ -49,6 +49,7 @@ static void test_values(void **state)
                            .kv_free = 6,
                            .tokens_decoded = UINT64_C(9007199254740993),
                            .queue_us = 1500,
+                           .prefill_chunk_tokens = 48,
                            .ended_length = 5};
     char *page = page_of(&load);
 
@@ -56,6 +57,7 @@ static void test_values(void **state)
     assert_has(page, "pd_worker_requests_running" LABELS "} 3\n");
     assert_has(page, "pd_worker_kv_cache_usage_ratio" LABELS "} 0.250000\n");
     assert_has(page, "pd_worker_generation_tokens_total" LABELS "} 9007199254740993\n");
+    assert_has(page, "pd_worker_prefill_chunk_tokens" LABELS "} 48\n");
     assert_has(page, "pd_worker_queue_seconds_total" LABELS "} 0.001500\n");
     assert_has(page, "pd_worker_requests_ended_total" LABELS ",finished_reason=\"length\"} 5\n");
     assert_has(page,

@@ -36,11 +36,11 @@ static void test_nothing_is_known_at_first(void **state)
     struct pd_pace pace;
 
     (void)state;
-    pd_pace_init(&pace, MOST);
+    pd_pace_init(&pace, MOST, 0);
     assert_int_equal(pd_pace_rows(&pace, true), PD_PACE_FIRST);
     pd_pace_learn(&pace, true, 100, 50 * MS); /* what of it the answers take is not known */
     assert_int_equal(pd_pace_rows(&pace, true), PD_PACE_FIRST);
-    pd_pace_init(&pace, 8);
+    pd_pace_init(&pace, 8, 0);
     assert_int_equal(pd_pace_rows(&pace, true), 8);
 }
 
@@ -54,7 +54,7 @@ static void test_a_step_takes_twice_a_quiet_one(void **state)
     for (int i = 0; i < 4; i++) {
         int rows;
 
-        pd_pace_init(&pace, MOST);
+        pd_pace_init(&pace, MOST, 0);
         rows = run(&pace, &machines[i], 1, 1);
         assert_int_equal(rows, machines[i].quiet_ns / machines[i].row_ns);
         assert_true(step_of(&machines[i], rows) <= 2 * machines[i].quiet_ns);
@@ -67,13 +67,13 @@ static void test_bounds(void **state)
     struct pd_pace pace;
 
     (void)state;
-    pd_pace_init(&pace, MOST);
+    pd_pace_init(&pace, MOST, 0);
     assert_int_equal(run(&pace, &slow, 1, 1), PD_PACE_LEAST); /* prompts go on all the same */
-    pd_pace_init(&pace, MOST);
+    pd_pace_init(&pace, MOST, 0);
     assert_int_equal(run(&pace, &quick, 1, 1), MOST);
-    pd_pace_init(&pace, MOST);
+    pd_pace_init(&pace, MOST, 0);
     assert_int_equal(run(&pace, &free, 1, 1), MOST);
-    pd_pace_init(&pace, MOST);
+    pd_pace_init(&pace, MOST, 0);
     pd_pace_learn(&pace, true, 0, 0);
     pd_pace_learn(&pace, true, 10, 0);
     pd_pace_learn(&pace, false, 100, 0);
@@ -88,7 +88,7 @@ static void test_it_follows(void **state)
     struct pd_pace pace;
 
     (void)state;
-    pd_pace_init(&pace, MOST);
+    pd_pace_init(&pace, MOST, 0);
     assert_int_equal(run(&pace, &calm, 1, 4), 100);
     assert_in_range(run(&pace, &busy, 0, 16), 19, 21);
     assert_in_range(run(&pace, &calm, 0, 16), 95, 100);
@@ -97,24 +97,54 @@ static void test_it_follows(void **state)
     assert_true(run(&pace, &calm, 0, 12) > 60);
 }
 
-/* Prompts alone: 25 ms of them, whatever answers do. */
+/* Prompts alone: 25 ms of them, in whole units, whatever answers do. */
 static void test_prompts_alone(void **state)
 {
     struct pd_pace pace;
 
     (void)state;
-    pd_pace_init(&pace, MOST);
+    pd_pace_init(&pace, MOST, 0);
     assert_int_equal(pd_pace_rows(&pace, false), PD_PACE_FIRST);
     pd_pace_learn(&pace, true, 0, 10 * MS);
     pd_pace_learn(&pace, true, 10, 20 * MS);
     pd_pace_learn(&pace, false, 64, 64 * MS / 8);
-    assert_int_equal(pd_pace_rows(&pace, false), 200);
+    assert_int_equal(pd_pace_rows(&pace, false), 192);
     assert_int_equal(pd_pace_rows(&pace, true), PD_PACE_LEAST);
     pd_pace_learn(&pace, false, 1, 8 * MS); /* a last row says little */
-    assert_int_equal(pd_pace_rows(&pace, false), 200);
+    assert_int_equal(pd_pace_rows(&pace, false), 192);
     for (int i = 0; i < 20; i++)
         pd_pace_learn(&pace, false, pd_pace_rows(&pace, false), 1000 * (uint64_t)MS);
     assert_int_equal(pd_pace_rows(&pace, false), PD_PACE_LEAST_ALONE);
+}
+
+static void test_the_operator_says_how_long(void **state)
+{
+    struct pd_pace pace;
+
+    (void)state;
+    pd_pace_init(&pace, MOST, 10);
+    pd_pace_learn(&pace, false, 64, 64 * MS / 8);
+    assert_int_equal(pd_pace_rows(&pace, false), 80);
+    pd_pace_init(&pace, MOST, 40);
+    pd_pace_learn(&pace, false, 64, 64 * MS / 8);
+    assert_int_equal(pd_pace_rows(&pace, false), 320);
+}
+
+static void test_what_is_long(void **state)
+{
+    struct pd_pace pace;
+
+    (void)state;
+    pd_pace_init(&pace, MOST, 0);
+    assert_false(pd_pace_is_long(&pace, false, MOST)); /* nobody knows */
+    assert_false(pd_pace_is_long(&pace, true, MOST));
+    pd_pace_learn(&pace, false, 64, 64 * MS / 8);
+    assert_false(pd_pace_is_long(&pace, false, 63));
+    assert_true(pd_pace_is_long(&pace, false, 64));
+    pd_pace_learn(&pace, true, 0, 10 * MS);
+    pd_pace_learn(&pace, true, 10, 20 * MS); /* 1 ms a row */
+    assert_false(pd_pace_is_long(&pace, true, 7));
+    assert_true(pd_pace_is_long(&pace, true, 8));
 }
 
 int main(void)
@@ -125,6 +155,8 @@ int main(void)
         cmocka_unit_test(test_bounds),
         cmocka_unit_test(test_it_follows),
         cmocka_unit_test(test_prompts_alone),
+        cmocka_unit_test(test_the_operator_says_how_long),
+        cmocka_unit_test(test_what_is_long),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

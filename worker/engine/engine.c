@@ -84,7 +84,7 @@ int pd_engine_create(const struct pd_engine_options *options, struct pd_model *m
     engine->graph = pd_model_graph(model);
     engine->fingerprint = *pd_model_fingerprint(model);
     engine->next_deadline_ns = UINT64_MAX;
-    pd_pace_init(&engine->pace, options->max_tokens);
+    pd_pace_init(&engine->pace, options->max_tokens, options->chunk_ms);
     pd_sequence_table_init(&engine->table);
     TAILQ_INIT(&engine->waiting);
     TAILQ_INIT(&engine->running);
@@ -184,6 +184,7 @@ void pd_engine_publish_load(struct pd_engine *engine)
     load->kv_total = (uint64_t)blocks.total;
     load->kv_free = (uint64_t)blocks.available;
     load->evictions = blocks.evictions;
+    load->prefill_chunk_tokens = (uint32_t)pd_pace_rows(&engine->pace, false);
     load->draining = engine->draining || engine->stopping;
     pthread_mutex_lock(&engine->load_lock);
     engine->load_copy = *load;

@@ -115,6 +115,7 @@ struct pd_load {
     uint32_t step_us;
     uint64_t prefill_queued_tokens;
     uint32_t prefill_us_per_token_x1000;
+    uint32_t prefill_chunk_tokens; /* that a step of prompts alone has now */
     uint32_t running, waiting;
     uint64_t kv_total, kv_free, kv_reserved;
     uint64_t tokens_prefilled, tokens_decoded, requests, preemptions, evictions, cache_hit_tokens;
@@ -148,6 +149,7 @@ struct pd_engine_options {
     int64_t kv_blocks;
     bool prefix_caching;
     int max_waiting; /* admitted and not running; over it: CAPACITY */
+    int chunk_ms;    /* a step of prompts alone takes about so long; 0: PD_PACE_CHUNK_MS */
     struct pd_engine_events events;
 };
 

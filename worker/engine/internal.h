@@ -39,6 +39,7 @@ struct pd_flight {
     struct pd_share *shares; /* [max_seqs] */
     int count;
     int rows;
+    int prompt_rows, answers; /* of these rows; shares that are answers */
     uint64_t launched_ns;
 };
 

@@ -1,8 +1,13 @@
 #include "worker/engine/pace.h"
 
-void pd_pace_init(struct pd_pace *pace, int most)
+static const uint64_t MS = 1000000;
+
+void pd_pace_init(struct pd_pace *pace, int most, int chunk_ms)
 {
-    *pace = (struct pd_pace){.most = most};
+    *pace = (struct pd_pace){
+        .most = most,
+        .chunk_ns = (uint64_t)(chunk_ms ? chunk_ms : PD_PACE_CHUNK_MS) * MS,
+    };
 }
 
 int pd_pace_rows(const struct pd_pace *pace, bool answers)
@@ -12,10 +17,15 @@ int pd_pace_rows(const struct pd_pace *pace, bool answers)
     if (answers && pace->quiet_ns && pace->row_ns)
         rows = (PD_PACE_STRETCH - 1) * pace->quiet_ns / pace->row_ns;
     else if (!answers && pace->alone_ns)
-        rows = PD_PACE_ALONE_MS * UINT64_C(1000000) / pace->alone_ns;
+        rows = pace->chunk_ns / pace->alone_ns / PD_PACE_UNIT * PD_PACE_UNIT;
     if (rows < least)
         rows = least;
     return rows < (uint64_t)pace->most ? (int)rows : pace->most;
+}
+
+bool pd_pace_is_long(const struct pd_pace *pace, bool answers, int rows)
+{
+    return (uint64_t)rows * (answers ? pace->row_ns : pace->alone_ns) >= PD_PACE_LONG_MS * MS;
 }
 
 /* Three parts of what was known, one of what is new. */

@@ -5,12 +5,16 @@
  *
  *     quiet   │▒▒▒▒▒▒▒▒│                      answers alone
  *     shared  │▒▒▒▒▒▒▒▒│░░░░░░░░│             and prompts: at most PD_PACE_STRETCH times as long
- *     prompts │░░░░░░░░░░░░│                  prompts alone: at most PD_PACE_ALONE_MS
+ *     prompts │░░░░░░░░░░░░│                  prompts alone: about `chunk_ns`
  *
  * but prompts always get some rows, so that they go on, and are not cut so small that it costs. What
  * a row costs is measured as steps end; it changes with the contexts behind it, and the pace
  * follows. The numbers of an answer do not depend on the rows beside it, so time may decide here and
- * nobody can tell. */
+ * nobody can tell.
+ *
+ * Some rows take so long (PD_PACE_LONG_MS) that whoever comes meanwhile should find as few of them in
+ * front of it as can be: see plan.c, which does not fill a step up with them where a prompt ends, and
+ * step.c, which launches none of them ahead. */
 #ifndef PD_PACE_H
 #define PD_PACE_H
 
@@ -19,24 +23,31 @@
 
 enum {
     PD_PACE_STRETCH = 2,
-    PD_PACE_ALONE_MS = 25,
+    PD_PACE_CHUNK_MS = 25, /* of prompts alone, unless said otherwise */
+    PD_PACE_LONG_MS = 8,
     PD_PACE_FIRST = 64, /* rows, as long as nothing has been measured */
     PD_PACE_LEAST = 16, /* rows beside answers */
-    PD_PACE_LEAST_ALONE = 64,
+    PD_PACE_LEAST_ALONE = 32,
+    PD_PACE_UNIT = 16, /* rows that kernels compute together: chunks are whole ones */
 };
 
 struct pd_pace {
     int most; /* rows of a step */
+    uint64_t chunk_ns;
     /* Smoothed; 0: nothing was measured yet. */
     uint64_t quiet_ns; /* a step of answers alone */
     uint64_t row_ns;   /* what a row of a prompt adds to it */
     uint64_t alone_ns; /* a row in a step of prompts alone */
 };
 
-void pd_pace_init(struct pd_pace *pace, int most);
+/* `chunk_ms` 0: PD_PACE_CHUNK_MS. */
+void pd_pace_init(struct pd_pace *pace, int most, int chunk_ms);
 
 /* Rows of prompts for the next step, with or without answers in it. */
 int pd_pace_rows(const struct pd_pace *pace, bool answers);
+
+/* Whether so many rows of prompts are likely to take PD_PACE_LONG_MS or more. */
+bool pd_pace_is_long(const struct pd_pace *pace, bool answers, int rows);
 
 /* A step with `rows` rows of prompts, with or without answers in it, took `ns`. */
 void pd_pace_learn(struct pd_pace *pace, bool answers, int rows, uint64_t ns);

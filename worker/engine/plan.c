@@ -9,6 +9,9 @@
  * older one as much shorter in this count (`passed`). So a prompt waits, for those that came after
  * it, at most for as many rows as it has itself.
  *
+ * A prompt that ends in this step samples its token behind all of the step's rows. Where the rest of
+ * the room would take long, it is therefore not filled with a prompt that goes on anyway.
+ *
  * A step has at least one row for each slot, so answers and prompts cannot starve each other. */
 #include "worker/engine/internal.h"
 
@@ -48,10 +51,23 @@ static int by_urgency(const void *left, const void *right)
     return (a->number > b->number) - (a->number < b->number);
 }
 
-static void plan_prompts(struct pd_engine *engine, int room)
+/* Rows of a prompt that are planned where `room` is left beside `used`, of prompts of which some end. */
+static int rows_for(const struct pd_sequence *s, int room, int used, bool slow)
+{
+    int spare = PD_PACE_LEAST_ALONE - used;
+
+    if (rows_left(s) <= room)
+        return rows_left(s);
+    if (slow && spare < room)
+        return spare > 0 ? spare : 0;
+    return room;
+}
+
+static void plan_prompts(struct pd_engine *engine, int room, bool answers)
 {
     struct pd_sequence *s, **prompts = engine->prompts;
-    int count = 0;
+    int count = 0, used = 0;
+    bool slow = pd_pace_is_long(&engine->pace, answers, room), one_ends = false;
 
     TAILQ_FOREACH (s, &engine->running, queue) {
         if (pd_sequence_prefills(s))
@@ -60,8 +76,10 @@ static void plan_prompts(struct pd_engine *engine, int room)
     qsort(prompts, (size_t)count, sizeof(*prompts), by_urgency);
     for (int i = 0; i < count && room > 0; i++) {
         s = prompts[i];
-        s->planned = rows_left(s) < room ? rows_left(s) : room;
+        s->planned = rows_for(s, room, used, slow && one_ends);
+        one_ends = one_ends || s->planned == rows_left(s);
         room -= s->planned;
+        used += s->planned;
         for (int j = i + 1; j < count; j++)
             if (prompts[j]->number < s->number)
                 prompts[j]->passed += s->planned;
@@ -96,7 +114,7 @@ bool pd_plan_make(struct pd_engine *engine)
     paced = pd_pace_rows(&engine->pace, answers > 0);
     if (paced < room)
         room = paced;
-    plan_prompts(engine, room);
+    plan_prompts(engine, room, answers > 0);
     add_shares(engine);
     return true;
 }

@@ -7,6 +7,13 @@
  * row may therefore belong to an answer that turns out to have ended with step n: it was computed
  * for nothing, its token is dropped, and the sequence's slot and blocks come back one step later.
  *
+ * One kind of step is not launched ahead: a long one of prompts alone behind another. It would stand
+ * in front of whoever comes meanwhile, and what it saves is the host's moment between two long steps.
+ * The engine listens to its mailbox instead, and chooses when the device is free:
+ *
+ *   host     plan n, launch │ listen · listen · listen · collect n, plan n+1, launch │ listen · ...
+ *   device   ────────────── n ──────────────────────────   ───────── n+1 ───────────────────────
+ *
  * A step that the device cannot run fails the sequences in it and nobody else. Only a device that is
  * gone, or that can run no step at all, is given up. */
 #include "worker/engine/internal.h"
@@ -20,6 +27,7 @@
 
 enum {
     WAIT_MS = 1000,
+    LISTEN_MS = 3,      /* so long news wait while a step that nothing follows is awaited */
     WATCHDOG_MS = 5000, /* a step that takes so long is worth a line in the log */
     LOST_MS = 120000,   /* and so long that the device is given up */
     FAILURES_MAX = 8,   /* so many steps in a row that fail, too */
@@ -85,7 +93,7 @@ static int write_history(struct pd_engine *engine, struct pd_sequence *s)
  * time. */
 static int fill(struct pd_engine *engine, struct pd_step *step, struct pd_flight *flight)
 {
-    flight->count = 0;
+    flight->count = flight->prompt_rows = flight->answers = 0;
     for (int i = 0; i < engine->plan_count; i++) {
         struct pd_share *share = &engine->plan[i];
         struct pd_sequence *s = share->sequence;
@@ -102,6 +110,8 @@ static int fill(struct pd_engine *engine, struct pd_step *step, struct pd_flight
         s->launched = share->end;
         s->pending += share->sample >= 0;
         s->in_flight++;
+        flight->prompt_rows += share->prefill ? share->rows : 0;
+        flight->answers += !share->prefill;
         flight->shares[flight->count++] = *share;
     }
     return PD_KERNEL_OK;
@@ -191,23 +201,18 @@ static void smooth(uint32_t *value, uint64_t sample)
 static void measure(struct pd_engine *engine, const struct pd_flight *flight)
 {
     uint64_t now = pd_clock_ns(), start = flight->launched_ns;
-    int prefilled = 0, answers = 0;
 
-    for (int i = 0; i < flight->count; i++) {
-        prefilled += flight->shares[i].prefill ? flight->shares[i].rows : 0;
-        answers += !flight->shares[i].prefill;
-    }
     if (start < engine->device_free_ns)
         start = engine->device_free_ns; /* it stood in line behind the step before */
     engine->device_free_ns = now;
-    pd_journal_step(&engine->journal, &engine->load, answers, (now - start) / 1000, now);
+    pd_journal_step(&engine->journal, &engine->load, flight->answers, (now - start) / 1000, now);
     engine->load.steps++;
     engine->load.steps_us += (now - start) / 1000;
-    engine->load.tokens_prefilled += (uint64_t)prefilled;
+    engine->load.tokens_prefilled += (uint64_t)flight->prompt_rows;
     smooth(&engine->load.step_us, (now - start) / 1000);
-    if (prefilled > 0)
+    if (flight->prompt_rows > 0)
         smooth(&engine->load.prefill_us_per_token_x1000, (now - start) / (uint64_t)flight->rows);
-    pd_pace_learn(&engine->pace, answers > 0, prefilled, now - start);
+    pd_pace_learn(&engine->pace, flight->answers > 0, flight->prompt_rows, now - start);
 }
 
 /* The model's numbers went wrong for this sequence alone: nobody else may meet its KV. */
@@ -269,10 +274,10 @@ static void collect_share(struct pd_engine *engine, const struct pd_step *step,
         accept_sample(engine, step, share);
 }
 
-static void collect(struct pd_engine *engine)
+/* The oldest flight has ended, well or not. */
+static void take_in(struct pd_engine *engine, int status)
 {
     const struct pd_flight *flight = &engine->flights[engine->first_flight];
-    int status = wait_for(engine, flight);
 
     if (status != PD_KERNEL_OK) {
         fail_step(engine, status, "a step does not end well");
@@ -285,6 +290,39 @@ static void collect(struct pd_engine *engine)
     for (int i = 0; i < flight->count; i++)
         collect_share(engine, flight->step, &flight->shares[i]);
     pd_engine_flush(engine);
+}
+
+static void collect(struct pd_engine *engine)
+{
+    take_in(engine, wait_for(engine, &engine->flights[engine->first_flight]));
+}
+
+/* Whether the only step in flight is one that no other is launched behind. One that does not end in a
+ * second is the watchdog's. */
+static bool goes_alone(const struct pd_engine *engine)
+{
+    const struct pd_flight *flight = &engine->flights[engine->first_flight];
+    const struct pd_sequence *s;
+
+    if (engine->flight_count != 1 || flight->answers > 0 ||
+        !pd_pace_is_long(&engine->pace, false, flight->prompt_rows) ||
+        pd_clock_ns() - flight->launched_ns > WAIT_MS * UINT64_C(1000000))
+        return false;
+    TAILQ_FOREACH (s, &engine->running, queue) {
+        if (pd_sequence_decodes(s))
+            return false;
+    }
+    return true;
+}
+
+/* Waits a moment for it. */
+static void listen(struct pd_engine *engine)
+{
+    uint64_t number = engine->flights[engine->first_flight].number;
+    int status = pd_step_wait(engine->device, number, LISTEN_MS);
+
+    if (status != PD_KERNEL_TIMEOUT)
+        take_in(engine, status);
 }
 
 /* ---- launch ---------------------------------------------------------------------------------- */
@@ -349,8 +387,13 @@ static bool launch(struct pd_engine *engine)
 bool pd_step_turn(struct pd_engine *engine)
 {
     int before = engine->flight_count;
-    bool launched = !engine->lost && launch(engine);
+    bool launched;
 
+    if (goes_alone(engine)) {
+        listen(engine);
+        return true;
+    }
+    launched = !engine->lost && launch(engine);
     if (engine->flight_count == PD_FLIGHTS || (!launched && engine->flight_count > 0))
         collect(engine);
     return launched || before > 0;

@@ -51,6 +51,7 @@ static void add_engine(struct counters *to, const struct pd_link *link)
     add(to, "queue_us", (double)load.queue_us);
     add(to, "prefill_us", (double)load.prefill_us);
     add(to, "decode_us", (double)load.decode_us);
+    add(to, "prefill_chunk_tokens", (double)load.prefill_chunk_tokens);
     add(to, "preemptions", (double)load.preemptions);
     add(to, "cache_evictions", (double)load.evictions);
     add(to, "cache_hit_tokens", (double)load.cache_hit_tokens);
