@@ -359,6 +359,7 @@ ngx_http_pd_request_choices(ngx_http_pd_ctx_t *ctx)
 static ngx_int_t
 ngx_http_pd_request_choice(ngx_http_pd_choice_t *choice)
 {
+    ngx_uint_t               first;
     ngx_http_request_t      *r;
     ngx_http_pd_ctx_t       *ctx;
     ngx_http_pd_job_t       *job;
@@ -409,6 +410,13 @@ ngx_http_pd_request_choice(ngx_http_pd_choice_t *choice)
         job->id.len = ngx_sprintf(job->id.data, "%V-%ui", &ctx->id,
                                   choice->index)
                       - job->id.data;
+    }
+
+    /* answers to one prompt share its blocks where they meet */
+
+    if (ctx->openai.n > 1 && job->sticky_key.len == 0) {
+        first = choice->index - choice->index % ctx->openai.n;
+        job->sticky_key = ctx->choices[first].job.id;
     }
 
     about.id = job->id;

@@ -175,7 +175,29 @@ worker p1 expect submit
 
 
 
-=== TEST 8: without a session, the load decides
+=== TEST 8: answers to one prompt go to one pair
+--- cluster:
+--- worker
+p0 role=prefill
+p1 role=prefill busy=1
+d0 role=decode
+--- request
+POST /v1/completions
+{"model":"m","prompt":"hello","stream":true,"n":3}
+--- steps
+worker p0 expect heartbeat
+worker p1 expect heartbeat
+client request
+client expect t2
+worker p0 expect submit
+worker p0 expect submit
+worker p0 expect submit
+--- no_worker_log
+p1 submit
+
+
+
+=== TEST 9: without a session, the load decides
 --- cluster: sticky $http_x_session;
 --- worker
 p0 role=prefill prompt=2000 gate=first report=50
@@ -194,7 +216,7 @@ worker p1 expect submit
 
 
 
-=== TEST 9: a prompt that begins like another goes to the same prefill worker
+=== TEST 10: a prompt that begins like another goes to the same prefill worker
 --- cluster:
 --- worker
 p0 role=prefill
@@ -223,7 +245,7 @@ submit[^\n]*\n[^\n]*aaaaaaaa[\s\S]*submit[^\n]*\n[^\n]*bbbbbbbb[\s\S]*submit[^\n
 
 
 
-=== TEST 10: text that begins like another, likewise
+=== TEST 11: text that begins like another, likewise
 --- cluster:
 --- worker
 p0 role=prefill
@@ -247,7 +269,7 @@ client3 expect t2
 
 
 
-=== TEST 11: the next turn of a chat finds the answer to the last one in the cache
+=== TEST 12: the next turn of a chat finds the answer to the last one in the cache
 --- lines: worker {{p0}}; worker {{d0}}; worker {{d1}};
 --- cluster: direct_threshold 50;
 --- worker eval
@@ -266,7 +288,7 @@ client2 expect /"finish/
 
 
 
-=== TEST 12: another answer than the one it got, and the rest is too long
+=== TEST 13: another answer than the one it got, and the rest is too long
 --- lines: worker {{p0}}; worker {{d0}}; worker {{d1}};
 --- cluster: direct_threshold 50;
 --- worker eval
@@ -285,7 +307,7 @@ route=DIRECT
 
 
 
-=== TEST 13: below the threshold there is no prefill worker, and the log says why
+=== TEST 14: below the threshold there is no prefill worker, and the log says why
 --- lines: worker {{p0}}; worker {{d0}};
 --- cluster: direct_threshold 50;
 --- worker
@@ -302,7 +324,7 @@ p0 submit
 
 
 
-=== TEST 14: a decode worker that finds it too long says so, once
+=== TEST 15: a decode worker that finds it too long says so, once
 --- lines: worker {{p0}}; worker {{d0}};
 --- cluster: direct_threshold 50;
 --- worker
@@ -321,7 +343,7 @@ X-Route: split/redirected
 
 
 
-=== TEST 15: bytes per token are learned
+=== TEST 16: bytes per token are learned
 --- lines: worker {{p0}}; worker {{d0}};
 --- cluster: direct_threshold 150;
 --- worker
@@ -339,7 +361,7 @@ worker p0 expect submit request=2 attempt=1 route=PREFILL
 
 
 
-=== TEST 16: auto: no more than two steps of the answers that run there
+=== TEST 17: auto: no more than two steps of the answers that run there
 --- lines: worker {{p0}}; worker {{d0}};
 --- cluster: direct_threshold auto;
 --- worker
@@ -371,7 +393,7 @@ client4 expect t2
 
 
 
-=== TEST 17: auto: and no longer than a prefill worker would take
+=== TEST 18: auto: and no longer than a prefill worker would take
 --- lines: worker {{p0}}; worker {{d0}};
 --- cluster: direct_threshold auto;
 --- worker
@@ -388,7 +410,7 @@ X-Route: split/pair
 
 
 
-=== TEST 18: a decode worker of the prefill worker's zone comes first
+=== TEST 19: a decode worker of the prefill worker's zone comes first
 --- lines: worker {{p0}} zone=a; worker {{d0}} zone=b; worker {{d1}} zone=a;
 --- cluster:
 --- worker
@@ -403,7 +425,7 @@ d0 submit
 
 
 
-=== TEST 19: unless it is full
+=== TEST 20: unless it is full
 --- lines: worker {{p0}} zone=a; worker {{d0}} zone=b; worker {{d1}} zone=a max_streams=1;
 --- cluster:
 --- worker
@@ -424,7 +446,7 @@ client1 expect t2
 
 
 
-=== TEST 20: no such policy
+=== TEST 21: no such policy
 --- cluster: policy random;
 --- must_die
 --- error_log
@@ -432,7 +454,7 @@ invalid policy "random": use "least_time", "least_load", "round_robin" or "hash 
 
 
 
-=== TEST 21: a hash of nothing
+=== TEST 22: a hash of nothing
 --- cluster: policy hash;
 --- must_die
 --- error_log
@@ -440,7 +462,7 @@ invalid policy "hash"
 
 
 
-=== TEST 22: a variable that does not exist
+=== TEST 23: a variable that does not exist
 --- cluster: sticky $no_such_variable;
 --- must_die
 --- error_log

@@ -143,6 +143,60 @@ static void test_only_missing_blocks_are_read(void **state)
     close_pair();
 }
 
+/* Three answers to one prompt, all claimed before anything is read. */
+static void begin_three(void)
+{
+    struct lab_options options = lab_defaults();
+
+    open_pair(&options, &options);
+    double_net_hold(net, DOUBLE_HOLD_DATA);
+    start_pair();
+    for (uint64_t id = 0; id < 3; id++) {
+        lab_submit(&source, prefill_request(id, prompt, LONG));
+        lab_submit(&reader, decode_request(id, LONG));
+        lab_wait_placed(&reader, id);
+    }
+    lab_submit(&reader,
+               lab_request(&reader, 9, "!", 1)); /* behind what the reader was told so far */
+    assert_false(lab_wait(&reader, 9)->failed);
+}
+
+static void test_one_prompt_is_read_once(void **state)
+{
+    struct double_counts counts;
+    int32_t answer[LONG];
+
+    (void)state;
+    lab_oracle(prompt, NULL, answer, LONG);
+    begin_three();
+    double_net_hold(net, 0);
+    for (uint64_t id = 0; id < 3; id++)
+        expect_pair(id, answer, 0, LONG);
+    counts = double_net_counts(net);
+    assert_int_equal(counts.blocks_read, BLOCKS + 2); /* the last one is not full */
+    assert_int_equal(counts.blocks_skipped, 2 * (BLOCKS - 1));
+    close_pair();
+}
+
+/* Who waits for what another receives reads it itself where the other does not. */
+static void test_a_reader_goes_on_alone(void **state)
+{
+    struct double_counts counts;
+    int32_t answer[LONG];
+
+    (void)state;
+    lab_oracle(prompt, NULL, answer, LONG);
+    begin_three();
+    pd_engine_cancel(reader.engine, lab_id(0));
+    assert_true(lab_wait(&reader, 0)->failed);
+    double_net_hold(net, 0);
+    expect_pair(1, answer, 0, LONG);
+    expect_pair(2, answer, 0, LONG);
+    counts = double_net_counts(net);
+    assert_int_equal(counts.blocks_read, BLOCKS + 1);
+    close_pair();
+}
+
 static void test_blocks_that_were_read_are_cached(void **state)
 {
     struct lab_options options = lab_defaults();
@@ -430,6 +484,8 @@ int main(void)
         cmocka_unit_test(test_many_at_once),
         cmocka_unit_test(test_chunks_are_offered_as_they_come),
         cmocka_unit_test(test_only_missing_blocks_are_read),
+        cmocka_unit_test(test_one_prompt_is_read_once),
+        cmocka_unit_test(test_a_reader_goes_on_alone),
         cmocka_unit_test(test_blocks_that_were_read_are_cached),
         cmocka_unit_test(test_a_second_attempt_goes_on),
         cmocka_unit_test(test_one_token_needs_no_reader),

@@ -320,6 +320,7 @@ static void *engine_main(void *argument)
         bool heard = handle_all(engine, pd_mailbox_take(&engine->box, timeout));
 
         pd_sequence_expire(engine, pd_clock_ns());
+        pd_transfer_go_on(engine);
         if (!engine->lost)
             pd_admit_waiting(engine);
         worked = pd_step_turn(engine);

@@ -206,6 +206,8 @@ bool pd_transfer_offer(struct pd_engine *engine, struct pd_sequence *sequence,
 bool pd_transfer_fetch(struct pd_engine *engine, struct pd_sequence *sequence);
 /* Makes kvx let go of the blocks; `released` or `closed` says when it has. */
 void pd_transfer_recall(struct pd_engine *engine, struct pd_sequence *sequence, const char *why);
+/* Sequences that awaited what another received go on, where it has come or will not come. */
+void pd_transfer_go_on(struct pd_engine *engine);
 /* A message of kvx about one sequence. */
 void pd_transfer_handle(struct pd_engine *engine, const struct pd_engine_message *message);
 /* The engine's half of the kvx callbacks is defined here, too: pd_engine_kvx_callbacks. */

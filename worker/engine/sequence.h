@@ -42,6 +42,7 @@ struct pd_sequence {
     bool recalled;       /* kvx has been told to let go */
     bool placed;         /* its `placed` has been said */
     bool blocked;        /* waits because it found no room */
+    bool awaits;         /* RECEIVING: wants nothing yet, for another receives the same blocks */
     bool history_behind; /* the slot's history lacks the positions below `launched` */
 
     int32_t *tokens; /* room for all that this sequence can ever have */

@@ -89,13 +89,57 @@ static bool trust_prompt(const struct pd_engine *engine, const struct pd_sequenc
     return true;
 }
 
-/* Blocks that are in our own cache need not be read: they take the place of reserved ones. */
+/* Whether the block behind the first `hits` of this sequence is just being received for another. */
+static bool comes_for_another(const struct pd_engine *engine, const struct pd_sequence *s, int hits)
+{
+    int tokens = (hits + 1) * engine->options.block_size;
+    const struct pd_sequence *other;
+
+    if (!engine->options.prefix_caching || tokens > s->count)
+        return false;
+    TAILQ_FOREACH (other, &engine->table.all, all) {
+        if (other != s && other->phase == PD_PHASE_RECEIVING && !other->awaits &&
+            other->count >= tokens &&
+            memcmp(other->tokens, s->tokens, (size_t)tokens * sizeof(*s->tokens)) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Blocks that are in our own cache need not be read: they take the place of reserved ones. Those that
+ * another receives are waited for, so that answers to one prompt read and hold it once. */
+static void want(struct pd_engine *engine, struct pd_sequence *s)
+{
+    int32_t *hits = pd_must_alloc(((size_t)s->block_count + 1) * sizeof(*hits));
+    size_t count = pd_block_pool_match(engine->pool, s->tokens, (size_t)s->count, hits, &s->prefix);
+
+    s->awaits = comes_for_another(engine, s, (int)count);
+    if (s->awaits) {
+        pd_block_pool_release(engine->pool, hits, count);
+        s->prefix = PD_PREFIX_EMPTY;
+    } else {
+        pd_block_pool_release(engine->pool, s->blocks, count);
+        memcpy(s->blocks, hits, count * sizeof(*hits));
+        s->published = (int)count;
+        engine->load.cache_hit_tokens += count * (size_t)engine->options.block_size;
+        pd_kvx_fetch_want(engine->kvx, s->number, count, s->blocks, (size_t)s->block_count);
+    }
+    free(hits);
+}
+
+void pd_transfer_go_on(struct pd_engine *engine)
+{
+    struct pd_sequence *s;
+
+    TAILQ_FOREACH (s, &engine->table.all, all) {
+        if (s->phase == PD_PHASE_RECEIVING && s->awaits)
+            want(engine, s);
+    }
+}
+
 static void claimed(struct pd_engine *engine, struct pd_sequence *s,
                     const struct pd_engine_message *m)
 {
-    int32_t *hits;
-    size_t count;
-
     if (s->phase != PD_PHASE_RECEIVING)
         return;
     if (s->count > 0 || !trust_prompt(engine, s, m->prompt, m->count)) {
@@ -105,14 +149,7 @@ static void claimed(struct pd_engine *engine, struct pd_sequence *s,
     }
     memcpy(s->tokens, m->prompt, m->count * sizeof(*m->prompt));
     s->count = (int)m->count;
-    hits = pd_must_alloc(((size_t)s->block_count + 1) * sizeof(*hits));
-    count = pd_block_pool_match(engine->pool, s->tokens, m->count, hits, &s->prefix);
-    pd_block_pool_release(engine->pool, s->blocks, count);
-    memcpy(s->blocks, hits, count * sizeof(*hits));
-    free(hits);
-    s->published = (int)count;
-    engine->load.cache_hit_tokens += count * (size_t)engine->options.block_size;
-    pd_kvx_fetch_want(engine->kvx, s->number, count, s->blocks, (size_t)s->block_count);
+    want(engine, s);
 }
 
 static bool is_token(const struct pd_engine *engine, uint32_t token)
