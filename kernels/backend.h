@@ -158,6 +158,7 @@ struct pd_backend {
                          int count);
     int (*fence)(struct pd_device *device);
     uint64_t (*progress)(const struct pd_device *device);
+    uint64_t (*delay_ns)(const struct pd_device *device); /* NULL: there is none */
 
     /* Makes what the ranks of a group, all of this kind, need to meet: group->meeting. NULL: devices of
      * this kind form no groups. `abandon`: a rank has failed; those that wait for it go on, whatever they

@@ -396,3 +396,8 @@ uint64_t pd_device_progress(const struct pd_device *device)
 {
     return device->backend->progress(device);
 }
+
+uint64_t pd_device_delay_ns(const struct pd_device *device)
+{
+    return device->backend->delay_ns ? device->backend->delay_ns(device) : 0;
+}

@@ -162,6 +162,16 @@ static uint64_t group_progress(const struct pd_device *device)
     return least;
 }
 
+static uint64_t group_delay_ns(const struct pd_device *device)
+{
+    const struct pd_group *group = (const struct pd_group *)device;
+    uint64_t sum = 0;
+
+    for (int r = 0; r < group->ranks; r++)
+        sum += pd_device_delay_ns(group->rank[r]);
+    return sum;
+}
+
 static void group_describe(const struct pd_device *device, struct pd_device_info *info)
 {
     const struct pd_group *group = group_of(device);
@@ -326,6 +336,7 @@ static const struct pd_backend backend = {
     .history_write = group_history_write,
     .fence = group_fence,
     .progress = group_progress,
+    .delay_ns = group_delay_ns,
 };
 
 /* The cores of `all` that are this rank's: at least one. */

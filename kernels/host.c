@@ -137,6 +137,7 @@ static void run_operators(void *context, int thread)
 {
     const struct pd_host_run *run = context;
     struct pd_host *host = run->host;
+    uint64_t delay_ns = pd_delay_ns(&host->delays[thread]);
 
     for (int i = 0; i < run->graph->count; i++) {
         const struct pd_op *op = &run->graph->ops[i];
@@ -152,6 +153,9 @@ static void run_operators(void *context, int thread)
         if (op->kind != PD_OP_ALLREDUCE && op->kind != PD_OP_ALLGATHER)
             pd_team_barrier(host->team);
     }
+    delay_ns = pd_delay_ns(&host->delays[thread]) - delay_ns;
+    if (delay_ns > 0)
+        atomic_fetch_add_explicit(&host->delay_ns, delay_ns, memory_order_relaxed);
 }
 
 static void run_step(struct pd_host *host, struct pd_host_command *command)
@@ -327,6 +331,11 @@ uint64_t pd_host_progress(const struct pd_device *device)
     return atomic_load_explicit(&((const struct pd_host *)device)->progress, memory_order_acquire);
 }
 
+uint64_t pd_host_delay_ns(const struct pd_device *device)
+{
+    return atomic_load_explicit(&((const struct pd_host *)device)->delay_ns, memory_order_relaxed);
+}
+
 /* ---- open and close -------------------------------------------------------------------------- */
 
 static size_t history_bytes(const struct pd_device_options *options)
@@ -341,10 +350,11 @@ static bool allocate_state(struct pd_host *host)
     host->steps = pd_host_allocate(pd_steps_bytes(options));
     host->history = pd_host_allocate(history_bytes(options));
     host->last = calloc((size_t)options->max_seqs, sizeof(*host->last));
+    host->delays = calloc((size_t)host->threads, sizeof(*host->delays));
     for (int i = 0; i < 2; i++)
         host->launches[i] = calloc(1, sizeof(*host->launches[i]));
     return host->steps != NULL && host->history != NULL && host->last != NULL &&
-           host->launches[0] != NULL && host->launches[1] != NULL &&
+           host->delays != NULL && host->launches[0] != NULL && host->launches[1] != NULL &&
            pd_steps_init(&host->device, host->steps) == PD_KERNEL_OK;
 }
 
@@ -383,6 +393,9 @@ static void free_host(struct pd_host *host)
     for (int i = 0; i < 2; i++)
         free(host->launches[i]);
     free(host->last);
+    for (int i = 0; host->delays != NULL && i < host->threads; i++)
+        pd_delay_close(&host->delays[i]);
+    free(host->delays);
     pd_host_free(host->history, history_bytes(options));
     pd_host_free(host->steps, pd_steps_bytes(options));
     pd_device_fini(&host->device);

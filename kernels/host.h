@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 
 #include "kernels/backend.h"
+#include "kernels/delay.h"
 #include "kernels/team.h"
 
 struct pd_host;
@@ -42,6 +43,8 @@ struct pd_host {
     int32_t *history; /* [max_seqs][max_model_len] */
     int32_t *last;    /* [max_seqs] token sampled last */
     _Atomic uint64_t progress;
+    struct pd_delay *delays;   /* [threads] */
+    _Atomic uint64_t delay_ns; /* in steps, the sum over all threads */
 
     pthread_t executor;
     pthread_mutex_t lock; /* guards all below */
@@ -69,6 +72,7 @@ int pd_host_history_write(struct pd_device *device, int slot, int position, cons
                           int count);
 int pd_host_fence(struct pd_device *device);
 uint64_t pd_host_progress(const struct pd_device *device);
+uint64_t pd_host_delay_ns(const struct pd_device *device);
 int pd_host_meet(struct pd_group *group, char *error, size_t size);
 void pd_host_abandon(struct pd_group *group);
 void pd_host_part(struct pd_group *group);

@@ -36,8 +36,8 @@
  * piece of code serves both. What rank r of n has of `count` heads, rows or columns are those from
  * pd_share_first(count, r, n) to below pd_share_first(count, r + 1, n).
  *
- * Threads. One thread (the engine's) makes all calls, except pd_device_progress and the memory of
- * an export, which any thread may read. */
+ * Threads. One thread (the engine's) makes all calls, except pd_device_progress, pd_device_delay_ns and
+ * the memory of an export, which any thread may read. */
 #ifndef PD_KERNELS_H
 #define PD_KERNELS_H
 
@@ -347,6 +347,12 @@ int pd_step_wait(struct pd_device *device, uint64_t number, int timeout_ms);
 /* The device's progress: step number << 16 | published layers, written in queue order by
  * pd_op_publish, read with acquire semantics. Of a group: the least of its ranks'. Any thread. */
 uint64_t pd_device_progress(const struct pd_device *device);
+
+/* Nanoseconds in which a thread that computes steps could have gone on with one while another thread had
+ * its core: the sum over all such threads, since the device was opened; the share of a step is in it when
+ * pd_step_wait has returned. 0 for devices with cores of their own, and where the system does not tell.
+ * Any thread. */
+uint64_t pd_device_delay_ns(const struct pd_device *device);
 
 /* Before the first launch that reads KV which somebody else wrote into the exported memory: makes
  * those bytes visible to later launches. */

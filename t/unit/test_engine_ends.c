@@ -704,6 +704,35 @@ static void test_one_event_per_step(void **state)
     close_lab();
 }
 
+static uint64_t lose_time(const struct pd_device *device)
+{
+    return device->steps.next * UINT64_C(3000000);
+}
+
+/* What threads of the device waited for others is in the load as soon as the step is. */
+static void test_time_lost_is_counted(void **state)
+{
+    struct lab_options options = lab_defaults();
+    struct pd_load load;
+
+    (void)state;
+    lab_open(&lab, &options);
+    lucky = lab.model->device->backend;
+    unlucky = *lucky;
+    unlucky.delay_ns = lose_time;
+    lab.model->device->backend = &unlucky;
+    lab_start(&lab, NULL);
+    lab_submit(&lab, lab_request(&lab, 0, prompts[0], 1));
+    lab_wait(&lab, 0);
+    lab_wait_rest(&lab);
+    load = lab_load(&lab);
+    assert_int_equal(load.steps, 1);
+    assert_int_equal(load.steps_delay_us, 3000 * lab.model->device->steps.next);
+    lab_stop(&lab);
+    lab.model->device->backend = lucky;
+    lab_close(&lab);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -729,6 +758,7 @@ int main(void)
         cmocka_unit_test(test_a_lost_device_fails_everything),
         cmocka_unit_test(test_a_stop_ends_everything),
         cmocka_unit_test(test_one_event_per_step),
+        cmocka_unit_test(test_time_lost_is_counted),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

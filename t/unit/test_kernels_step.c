@@ -1,13 +1,16 @@
 /* The life of a device: options, descriptors, launches in flight, histories, checks, export. */
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
+#include "kernels/delay.h"
 #include "t/unit/kernel_rig.h"
 
 enum { COLS = 64 };
@@ -279,6 +282,44 @@ EACH(shapes_are_refused)
 EACH(weights_are_refused)
 EACH(the_pool_is_exported)
 
+static uint64_t clock_ns(void)
+{
+    struct timespec time;
+
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
+}
+
+/* Two threads on one core stand in each other's way, in every step; nobody counts more than there was. */
+static void delays_are_seen(struct chain *chain)
+{
+    uint64_t before = clock_ns(), delay = 0;
+    struct pd_delay own = {0};
+
+    (void)pd_delay_ns(&own);
+    for (int i = 0; own.file > 0 && i < 5000 && delay == 0; i++) {
+        walk(chain, 1, 2);
+        delay = pd_device_delay_ns(chain->rig.device);
+    }
+    assert_int_equal(delay > 0, own.file > 0); /* where the system tells */
+    assert_true(delay <= 2 * (clock_ns() - before));
+    pd_delay_close(&own);
+}
+
+static void test_time_lost_to_other_threads(void **state)
+{
+    cpu_set_t all, one;
+    int core = sched_getcpu();
+
+    (void)state;
+    assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
+    CPU_ZERO(&one);
+    CPU_SET((size_t)(core < 0 ? 0 : core), &one);
+    assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
+    each_kind(delays_are_seen);
+    assert_int_equal(sched_setaffinity(0, sizeof(all), &all), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -289,6 +330,7 @@ int main(void)
         cmocka_unit_test(test_shapes_are_refused),
         cmocka_unit_test(test_weights_are_refused),
         cmocka_unit_test(test_the_pool_is_exported),
+        cmocka_unit_test(test_time_lost_to_other_threads),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -49,6 +49,7 @@ static void test_values(void **state)
                            .kv_free = 6,
                            .tokens_decoded = UINT64_C(9007199254740993),
                            .queue_us = 1500,
+                           .steps_delay_us = 2500000,
                            .prefill_chunk_tokens = 48,
                            .ended_length = 5};
     char *page = page_of(&load);
@@ -57,6 +58,7 @@ static void test_values(void **state)
     assert_has(page, "pd_worker_requests_running" LABELS "} 3\n");
     assert_has(page, "pd_worker_kv_cache_usage_ratio" LABELS "} 0.250000\n");
     assert_has(page, "pd_worker_generation_tokens_total" LABELS "} 9007199254740993\n");
+    assert_has(page, "pd_worker_step_delay_seconds_total" LABELS "} 2.500000\n");
     assert_has(page, "pd_worker_prefill_chunk_tokens" LABELS "} 48\n");
     assert_has(page, "pd_worker_queue_seconds_total" LABELS "} 0.001500\n");
     assert_has(page, "pd_worker_requests_ended_total" LABELS ",finished_reason=\"length\"} 5\n");
@@ -131,11 +133,12 @@ static void test_one_line_a_second(void **state)
     load.steps++;
     load.preemptions = 3;
     load.evictions = 12;
+    load.steps_delay_us = 20600;
     assert_true(pd_journal_due(&journal, &load, now + 2 * (uint64_t)S, line));
     assert_string_equal(line,
                         "1 steps in 1.0 s, longest 7 ms: 0 tokens of prompts, 0 of answers (at "
                         "most 1 in a step); running 2, waiting 1, KV 60 % held; 3 preempted, 12 "
-                        "cached blocks evicted");
+                        "cached blocks evicted; 21 ms lost to other threads");
 }
 
 int main(void)

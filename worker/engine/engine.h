@@ -122,6 +122,7 @@ struct pd_load {
     uint64_t prompt_tokens; /* of requests that were given room */
     uint64_t ended_stop, ended_length, ended_handed_over, ended_failed; /* requests */
     uint64_t steps_us;                        /* time in which steps ran */
+    uint64_t steps_delay_us;                  /* pd_device_delay_ns */
     uint64_t queue_us, prefill_us, decode_us; /* sums of pd_timing over ended requests */
     bool draining;
 };

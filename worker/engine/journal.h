@@ -1,13 +1,14 @@
 /* What the engine did, told in the log: one line for each second in which there was work.
  *
  *   engine: 31 steps in 1.0 s, longest 42 ms: 512 tokens of prompts, 480 of answers (at most 16 in a
- *           step); running 16, waiting 2, KV 41 % held; 3 preempted, 12 cached blocks evicted */
+ *           step); running 16, waiting 2, KV 41 % held; 3 preempted, 12 cached blocks evicted;
+ *           7 ms lost to other threads */
 #ifndef PD_JOURNAL_H
 #define PD_JOURNAL_H
 
 #include "worker/engine/engine.h"
 
-enum { PD_JOURNAL_LINE = 256 };
+enum { PD_JOURNAL_LINE = 320 };
 
 struct pd_journal {
     uint64_t since_ns; /* of the line that is being gathered; 0: none is */

@@ -208,6 +208,7 @@ static void measure(struct pd_engine *engine, const struct pd_flight *flight)
     pd_journal_step(&engine->journal, &engine->load, flight->answers, (now - start) / 1000, now);
     engine->load.steps++;
     engine->load.steps_us += (now - start) / 1000;
+    engine->load.steps_delay_us = pd_device_delay_ns(engine->device) / 1000;
     engine->load.tokens_prefilled += (uint64_t)flight->prompt_rows;
     smooth(&engine->load.step_us, (now - start) / 1000);
     if (flight->prompt_rows > 0)

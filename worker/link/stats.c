@@ -48,6 +48,7 @@ static void add_engine(struct counters *to, const struct pd_link *link)
     add(to, "ended_handed_over", (double)load.ended_handed_over);
     add(to, "ended_failed", (double)load.ended_failed);
     add(to, "steps_us", (double)load.steps_us);
+    add(to, "steps_delay_us", (double)load.steps_delay_us);
     add(to, "queue_us", (double)load.queue_us);
     add(to, "prefill_us", (double)load.prefill_us);
     add(to, "decode_us", (double)load.decode_us);
