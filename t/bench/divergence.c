@@ -6,7 +6,8 @@
  *     divergence MODEL IDS      of the texts in a file: a JSON list of lists of ids, the second half of each,
  *                               as llama-perplexity looks at its chunks
  *
- * Prints one line of JSON: positions, the mean, the largest, and how often the most likely token differs. */
+ * Prints one line of JSON: positions, the mean, the largest, how often the most likely token differs, at how
+ * many positions it is clear (more than MARGIN ahead of the next in float32), and how often it differs there. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,9 +24,11 @@
 
 enum { TEXT_MAX = 2048 };
 
+static const float MARGIN = 0.2f;
+
 struct sums {
     double total, greatest;
-    int positions, other;
+    int positions, other, clear, other_clear;
 };
 
 /* Log of the sum of exponentials. */
@@ -44,18 +47,26 @@ static void compare(const float *exact, const float *rounded, int count, struct 
 {
     double of_exact = normalizer(exact, count), of_rounded = normalizer(rounded, count), kl = 0;
     int best = 0, best_rounded = 0;
+    float next = -INFINITY; /* the best of all but `best` */
 
     for (int i = 0; i < count; i++) {
         double p = exact[i] - of_exact;
 
         kl += exp(p) * (p - (rounded[i] - of_rounded));
-        best = exact[i] > exact[best] ? i : best;
+        if (i > 0 && exact[i] > exact[best]) {
+            next = exact[best];
+            best = i;
+        } else if (i > 0 && exact[i] > next) {
+            next = exact[i];
+        }
         best_rounded = rounded[i] > rounded[best_rounded] ? i : best_rounded;
     }
     sums->total += kl;
     sums->greatest = kl > sums->greatest ? kl : sums->greatest;
     sums->positions++;
     sums->other += best != best_rounded;
+    sums->clear += exact[best] - next > MARGIN;
+    sums->other_clear += exact[best] - next > MARGIN && best != best_rounded;
 }
 
 static int read_ids(const json_t *text, int32_t *ids)
@@ -132,8 +143,10 @@ int main(int count, char **arguments)
             return 1;
     }
     read_texts(runs, texts, logits, &sums);
-    printf("{\"positions\": %d, \"mean\": %.3g, \"greatest\": %.3g, \"other_token\": %d}\n",
-           sums.positions, sums.total / sums.positions, sums.greatest, sums.other);
+    printf("{\"positions\": %d, \"mean\": %.3g, \"greatest\": %.3g, \"other_token\": %d, "
+           "\"clear\": %d, \"other_token_clear\": %d}\n",
+           sums.positions, sums.total / sums.positions, sums.greatest, sums.other, sums.clear,
+           sums.other_clear);
     for (int i = 0; i < 2; i++) {
         model_run_close(&runs[i]);
         free(logits[i]);

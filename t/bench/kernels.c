@@ -6,9 +6,6 @@
  *
  * Prints a table to stderr and one line of JSON to stdout. Figures vary with the machine's mood: look
  * at ratios, and at the barrier's nanoseconds, before comparing two runs. */
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -19,6 +16,7 @@
 #include "kernels/dtype.h"
 #include "kernels/kernels.h"
 #include "kernels/team.h"
+#include "t/bench/peaks.h"
 
 enum {
     LAYERS = 30,
@@ -311,164 +309,121 @@ static double best_of(struct limits *limits, pd_team_job *job)
     return best;
 }
 
-/* Sets the read bandwidth in GB/s; returns the nanoseconds of a barrier. */
-static double measure_limits(int threads, double *bandwidth)
+struct floors {
+    double read;      /* GB/s */
+    double barrier;   /* ns */
+    double f32, int8; /* 10^9 operations per second */
+    const char *int8_name;
+};
+
+/* `path`: which instructions bytes may be multiplied with. */
+static struct floors measure_floors(int threads, const char *path)
 {
     struct limits limits = {.team = pd_team_create(threads), .floats = (size_t)16 << 20};
     size_t floats = (size_t)threads * limits.floats;
-    double barrier;
+    struct floors floors;
 
     limits.memory = malloc(floats * sizeof(float));
     if (limits.team == NULL || limits.memory == NULL)
         exit(1);
     for (size_t i = 0; i < floats; i++)
         limits.memory[i] = 1;
-    *bandwidth = 1e-9 * (double)(floats * sizeof(float)) / best_of(&limits, read_job);
-    barrier = 1e9 * best_of(&limits, barrier_job) / BARRIERS;
+    floors.read = 1e-9 * (double)(floats * sizeof(float)) / best_of(&limits, read_job);
+    floors.barrier = 1e9 * best_of(&limits, barrier_job) / BARRIERS;
     free(limits.memory);
+    floors.f32 = pd_peak_f32(limits.team);
+    floors.int8 = pd_peak_int8(limits.team, path, &floors.int8_name);
     pd_team_destroy(limits.team);
-    return barrier;
-}
-
-/* Multiply-adds of f32 in registers, as wide as the machine has them; operations of one run. */
-enum { CHAINS = 12, ROUNDS = 200000 };
-
-#if defined(__x86_64__)
-__attribute__((target("avx512f"))) static float multiply_wide(void)
-{
-    __m512 sum[CHAINS], factor = _mm512_set1_ps(0.5f);
-    float out[16];
-
-    for (int i = 0; i < CHAINS; i++)
-        sum[i] = _mm512_set1_ps((float)i);
-    for (int round = 0; round < ROUNDS; round++) {
-#pragma GCC unroll 12
-        for (int i = 0; i < CHAINS; i++)
-            sum[i] = _mm512_fmadd_ps(sum[i], factor, factor);
-    }
-    for (int i = 1; i < CHAINS; i++)
-        sum[0] = _mm512_add_ps(sum[0], sum[i]);
-    _mm512_storeu_ps(out, sum[0]);
-    return out[0];
-}
-
-__attribute__((target("avx2,fma"))) static float multiply_narrow(void)
-{
-    __m256 sum[CHAINS], factor = _mm256_set1_ps(0.5f);
-    float out[8];
-
-    for (int i = 0; i < CHAINS; i++)
-        sum[i] = _mm256_set1_ps((float)i);
-    for (int round = 0; round < ROUNDS; round++) {
-#pragma GCC unroll 12
-        for (int i = 0; i < CHAINS; i++)
-            sum[i] = _mm256_fmadd_ps(sum[i], factor, factor);
-    }
-    for (int i = 1; i < CHAINS; i++)
-        sum[0] = _mm256_add_ps(sum[0], sum[i]);
-    _mm256_storeu_ps(out, sum[0]);
-    return out[0];
-}
-#endif
-
-static void multiply_job(void *context, int thread)
-{
-    struct limits *limits = context;
-    float result = 0;
-
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f"))
-        result = multiply_wide();
-    else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        result = multiply_narrow();
-#endif
-    limits->sink[thread % 64] = (uint64_t)result;
-}
-
-/* GFLOP/s of all threads; 0 where there is no fused multiply-add. */
-static double measure_multiplying(int threads)
-{
-    struct limits limits = {.team = pd_team_create(threads)};
-    double seconds, lanes = 0;
-
-    if (limits.team == NULL)
-        exit(1);
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        lanes = __builtin_cpu_supports("avx512f") ? 16 : 8;
-#endif
-    seconds = best_of(&limits, multiply_job);
-    pd_team_destroy(limits.team);
-    return 2e-9 * lanes * CHAINS * ROUNDS * threads / seconds;
+    return floors;
 }
 
 /* The floors alone, as JSON. */
 static int print_limits(int threads)
 {
-    double bandwidth, barrier = measure_limits(threads, &bandwidth);
+    struct floors floors = measure_floors(threads, "auto");
 
-    printf("{\"read_gb_s\": %.2f, \"barrier_ns\": %.0f, \"fma_gflop_s\": %.1f}\n", bandwidth,
-           barrier, measure_multiplying(threads));
+    printf(
+        "{\"read_gb_s\": %.2f, \"barrier_ns\": %.0f, \"fma_gflop_s\": %.1f, \"int8_gop_s\": %.1f, "
+        "\"int8\": \"%s\"}\n",
+        floors.read, floors.barrier, floors.f32, floors.int8, floors.int8_name);
     return 0;
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
+enum { CASES = 14 };
+
+static const struct bench_case {
+    const char *name;
+    int sequences, rows, position;
+} cases[CASES] = {
+    {"decode 1", 1, 1, 16},     {"decode 1 after 1024", 1, 1, 1024},
+    {"decode 4", 4, 1, 128},    {"decode 8", 8, 1, 128},
+    {"decode 16", 16, 1, 128},  {"decode 16 after 1024", 16, 1, 1024},
+    {"prefill 16", 1, 16, 0},   {"prefill 20", 1, 20, 0},
+    {"prefill 32", 1, 32, 0},   {"prefill 48", 1, 48, 0},
+    {"prefill 64", 1, 64, 0},   {"prefill 128", 1, 128, 0},
+    {"prefill 512", 1, 512, 0}, {"prefill 512 after 1024", 1, 512, 1024},
+};
+
+/* Multiply-adds of a token with all matrices but the head, and with the head; bytes of a step's weights. */
+static const double MATRICES = LAYERS * (960.0 * 576 + 576.0 * 576 + 3.0 * 1536 * 576);
+static const double HEAD = 49152.0 * 576;
+static const double WEIGHT_BYTES =
+    LAYERS * (960.0 * 576 + 576.0 * 576 + 3.0 * 1536 * 576) * 20 / 32 + 49152.0 * 576 * 34 / 32;
+
+/* The least seconds that a step can take: to read the weights once, or to multiply, whichever is longer.
+ * 12 bits of x are two bytes: two multiply-adds each. */
+static double floor_of(const struct floors *floors, enum pd_precision precision, double products)
+{
+    double read = WEIGHT_BYTES / (1e9 * floors->read);
+    double multiply = precision == PD_PRECISION_INT12 && floors->int8 > 0
+                          ? 4 * products / (1e9 * floors->int8)
+                          : 2 * products / (1e9 * floors->f32);
+
+    return read > multiply || floors->f32 <= 0 ? read : multiply;
+}
+
+static void print_case(struct model *model, const struct floors *floors,
+                       enum pd_precision precision, const struct bench_case *c)
+{
+    int tokens = c->sequences * c->rows;
+    double products = MATRICES * tokens + HEAD * c->sequences, cpu;
+    double seconds = time_step(model, c->sequences, c->rows, c->position, &cpu);
+    double least = floor_of(floors, precision, products);
+
+    fprintf(stderr, "%-24s %10.3f %10.3f %10.1f %10.1f %12.2f %10.3f\n", c->name, 1e3 * cpu,
+            1e3 * seconds, tokens / seconds, 2e-9 * products / seconds,
+            1e-9 * WEIGHT_BYTES / seconds, least / seconds);
+    printf("{\"name\": \"%s\", \"unit\": \"tok/s\", \"value\": %.1f, \"peer\": \"floor\", "
+           "\"peer_value\": %.1f, \"ratio\": %.3f, \"better\": \"higher\", \"goal\": null}",
+           c->name, tokens / seconds, tokens / least, least / seconds);
+}
+
 int main(int count, char **arguments)
 {
-    static const struct {
-        const char *name;
-        int sequences, rows, position;
-    } cases[] = {
-        {"decode 1", 1, 1, 16},
-        {"decode 1 after 1024", 1, 1, 1024},
-        {"decode 4", 4, 1, 128},
-        {"decode 8", 8, 1, 128},
-        {"decode 16", 16, 1, 128},
-        {"decode 16 after 1024", 16, 1, 1024},
-        {"prefill 16", 1, 16, 0},
-        {"prefill 20", 1, 20, 0},
-        {"prefill 32", 1, 32, 0},
-        {"prefill 48", 1, 48, 0},
-        {"prefill 64", 1, 64, 0},
-        {"prefill 128", 1, 128, 0},
-        {"prefill 512", 1, 512, 0},
-        {"prefill 512 after 1024", 1, 512, 1024},
-    };
-    const double matmul = LAYERS * (960.0 * 576 + 576.0 * 576 + 3.0 * 1536 * 576),
-                 head = 49152.0 * 576;
-    const double weight_bytes = matmul * 20 / 32 + head * 34 / 32;
     int threads = count > 1 ? atoi(arguments[1]) : 2;
+    const char *path = count > 2 ? arguments[2] : "auto";
+    enum pd_precision precision =
+        count > 3 && strcmp(arguments[3], "f32") == 0 ? PD_PRECISION_F32 : PD_PRECISION_INT12;
     struct pd_device_info info;
-    double bandwidth, barrier;
+    struct floors floors;
     struct model model;
 
-    if (count > 2 && strcmp(arguments[2], "limits") == 0)
+    if (strcmp(path, "limits") == 0)
         return print_limits(threads);
-    open_model(&model, threads, count > 2 ? arguments[2] : "auto",
-               count > 3 && strcmp(arguments[3], "f32") == 0 ? PD_PRECISION_F32
-                                                             : PD_PRECISION_INT12,
-               PD_F16);
+    open_model(&model, threads, path, precision, PD_F16);
     pd_device_describe(model.device, &info);
-    barrier = measure_limits(threads, &bandwidth);
-    fprintf(stderr, "%s; barrier %.0f ns, memory read %.1f GB/s\n", info.name, barrier, bandwidth);
-    fprintf(stderr, "%-24s %10s %10s %10s %10s %12s\n", "", "cpu ms", "ms", "tok/s", "GFLOP/s",
-            "weights GB/s");
+    floors = measure_floors(threads, path);
+    fprintf(stderr,
+            "%s; barrier %.0f ns, memory read %.1f GB/s, f32 %.0f GFLOP/s, bytes (%s) %.0f GOP/s\n",
+            info.name, floors.barrier, floors.read, floors.f32, floors.int8_name, floors.int8);
+    fprintf(stderr, "%-24s %10s %10s %10s %10s %12s %10s\n", "", "cpu ms", "ms", "tok/s", "GFLOP/s",
+            "weights GB/s", "of floor");
     printf("{\"bench\": \"kernels\", \"figures\": [");
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        int tokens = cases[i].sequences * cases[i].rows;
-        double cpu,
-            seconds = time_step(&model, cases[i].sequences, cases[i].rows, cases[i].position, &cpu);
-        double flops = 2 * (matmul * tokens + head * cases[i].sequences);
-        double read = 1e-9 * weight_bytes / seconds;
-
-        fprintf(stderr, "%-24s %10.3f %10.3f %10.1f %10.1f %12.2f\n", cases[i].name, 1e3 * cpu,
-                1e3 * seconds, tokens / seconds, 1e-9 * flops / seconds, read);
-        printf("%s{\"name\": \"%s\", \"unit\": \"tok/s\", \"value\": %.1f, \"peer\": \"memory read "
-               "bandwidth\", "
-               "\"peer_value\": %.1f, \"ratio\": %.3f, \"better\": \"higher\", \"goal\": null}",
-               i > 0 ? ", " : "", cases[i].name, tokens / seconds,
-               tokens * bandwidth / (1e-9 * weight_bytes), read / bandwidth);
+    for (int i = 0; i < CASES; i++) {
+        printf("%s", i > 0 ? ", " : "");
+        print_case(&model, &floors, precision, &cases[i]);
     }
     printf("]}\n");
     pd_device_close(model.device);

@@ -1,0 +1,15 @@
+/* What a processor can multiply at most, with all operands in registers: the floor under whatever is
+ * limited by arithmetic. A multiply-add counts as two operations. */
+#ifndef PD_PEAKS_H
+#define PD_PEAKS_H
+
+#include "kernels/team.h"
+
+/* Of f32, in 10^9 operations per second of all threads; 0 where there is no fused multiply-add. */
+double pd_peak_f32(struct pd_team *team);
+
+/* Of bytes, by the best instructions that `path` may use ("auto", or what pd_device_options.isa takes);
+ * *name says which those are. 0 where there are none. */
+double pd_peak_int8(struct pd_team *team, const char *path, const char **name);
+
+#endif
