@@ -131,18 +131,67 @@ static void life_destroy(struct life *life)
     free(life);
 }
 
+/* The bytes as they are; or, begun with a zero, lines of a file that is whole, in which a byte that is no
+ * ASCII stands for a word. */
+static u_char *file_of(const uint8_t *data, size_t *length)
+{
+    static const char *const words[] = {"lease 1:9 1764441234 a\n",
+                                        "ejected 1:9 1764441250 a\n",
+                                        "out 3 1764441260 b\n",
+                                        "ended 148 2 1764441225 a\n",
+                                        "account 81c2d4e07f3a9b65 600 17 200000 5321 1764441230\n",
+                                        "lease 2:9 1764441229 a\n",
+                                        "lease ",
+                                        "ejected ",
+                                        "ended ",
+                                        "out ",
+                                        "account ",
+                                        "seed ",
+                                        "master ",
+                                        "1:9 ",
+                                        "2:9 ",
+                                        "1764441229 ",
+                                        "1764441290 ",
+                                        "18446744073709551615 ",
+                                        "4294967296 ",
+                                        "0 ",
+                                        "a\n",
+                                        "b\n"};
+    enum { WORDS = sizeof words / sizeof *words, LONGEST = 64 };
+    u_char *file = malloc(LONGEST * (*length + 1)), *to = file;
+
+    if (*length && *data == 0) {
+        to = ngx_cpymem(to, NGX_HTTP_PD_STATE_HEAD, sizeof NGX_HTTP_PD_STATE_HEAD - 1);
+        for (size_t i = 1; i < *length; i++) {
+            const char *word = words[data[i] % WORDS];
+
+            if (data[i] < 0x80)
+                *to++ = data[i];
+            else
+                to = ngx_cpymem(to, word, strlen(word));
+        }
+        to = ngx_cpymem(to, NGX_HTTP_PD_STATE_TAIL, sizeof NGX_HTTP_PD_STATE_TAIL - 1);
+    } else {
+        to = ngx_cpymem(to, data, *length);
+    }
+    *length = (size_t)(to - file);
+    return realloc(file, *length ? *length : 1);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static u_char written[2][NGX_HTTP_PD_STATE_MAX];
     struct life *life = life_create();
-    u_char *file = malloc(size ? size : 1), *last[2];
+    size_t length = size;
+    u_char *file = file_of(data, &length), *last[2];
 
-    memcpy(file, data, size);
-    if (ngx_http_pd_state_known(file, file + size)) {
-        (void)ngx_http_pd_state_master(file, file + size);
-        (void)ngx_http_pd_state_apply(&life->conf, file, file + size);
+    if (ngx_http_pd_state_known(file, file + length)) {
+        (void)ngx_http_pd_state_master(file, file + length);
+        (void)ngx_http_pd_state_apply(&life->conf, file, file + length);
     }
     free(file);
+    for (ngx_uint_t i = 0; i < life->zone.sh->nworkers; i++)
+        require(life->zone.sh->workers[i].lease > shim_clock_us);
     for (int i = 0; i < 2; i++) {
         last[i] = ngx_http_pd_state_write(&life->zone, written[i]);
         life_destroy(life);
