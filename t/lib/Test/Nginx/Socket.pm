@@ -45,12 +45,11 @@ use warnings;
 use Cwd qw(abs_path);
 use File::Basename qw(basename dirname);
 use File::Path qw(make_path remove_tree);
-use IO::Socket::INET;
-use POSIX qw(:sys_wait_h);
 use Test::Base;
 use Time::HiRes qw(time sleep);
 
 use PD::Client;
+use PD::Nginx qw(free_port read_file write_file);
 use PD::Workers;
 
 our @EXPORT = qw(plan blocks run_tests repeat_each no_shuffle no_long_string
@@ -62,8 +61,7 @@ my $build = abs_path($ENV{PD_BUILD} || "$top/build")
 my $repeat = 1;
 my $level = 'info';
 my $timeout = 5 * ($ENV{PD_TEST_SLOW} || 1);
-my %ports = (next => 0);
-my ($workers, %nginx, @preprocessors);
+my ($workers, $nginx, @preprocessors);
 
 # As Test::Nginx::Socket: "use" may carry the plan.
 sub import {
@@ -97,8 +95,9 @@ sub run_block {
     remove_tree($root);
     make_path("$root/logs", "$root/temp");
 
-    %nginx = (root => $root, port => free_port(), timeout => $block->timeout
-                                                       // $timeout);
+    $nginx = PD::Nginx->new(top => $top, build => $build, root => $root,
+                            timeout => $block->timeout // $timeout,
+                            leave => $timeout);
     make_certificate($root) if ($block->http_config // '') =~ m{/tls/};
     start_workers($block, $root) if defined $block->worker;
     write_files($block->user_files);
@@ -106,21 +105,21 @@ sub run_block {
                         scalar $block->http_config);
 
     if (defined $block->must_die) {
-        spawn_nginx();
-        ok(wait_exit($timeout) && $nginx{status}, "$name - nginx refuses");
-        kill 'KILL', $nginx{pid} unless exists $nginx{status};
+        $nginx->spawn;
+        ok($nginx->wait_exit($timeout) && $nginx->{status},
+           "$name - nginx refuses");
 
-    } elsif (start_nginx()) {
+    } elsif ($nginx->start) {
         my %client = eval { run_steps($block) };
         fail("$name - $@") if $@;
         check_answer($block, $client{client}) if $client{client};
         sleep $block->wait if defined $block->wait;
         $_->close for values %client;
-        stop_nginx($name);
+        is($nginx->stop, '', "$name - nginx ends well");
 
     } else {
         fail("$name - nginx starts");
-        diag(read_file("$root/logs/error.log"));
+        diag($nginx->log);
     }
 
     check_workers($block) if defined $block->worker;
@@ -137,7 +136,7 @@ sub check_answer {
     my $name = $block->name;
 
     if (!defined $block->abort) {
-        ok($client->finish($nginx{timeout}), "$name - the answer is complete")
+        ok($client->finish($nginx->{timeout}), "$name - the answer is complete")
             or return diag($client->{raw});
         is($client->status, $block->error_code // 200, "$name - status");
     }
@@ -178,8 +177,8 @@ sub check_logs {
     my ($block) = @_;
 
     my $name = $block->name;
-    my $log = read_file("$nginx{root}/logs/error.log");
-    my $output = read_file("$nginx{root}/logs/stderr.log");
+    my $log = $nginx->log;
+    my $output = read_file("$nginx->{root}/logs/stderr.log");
 
     for my $pattern (patterns($block->error_log)) {
         my $re = ref $pattern ? $pattern : qr/\Q$pattern\E/;
@@ -268,9 +267,9 @@ my %step = (
                                   =~ /^\Q$name\E: \Q$value\E\r$/mi },
     'client lacks'   => sub { $_[1]{$_[2]}->arrived !~ pattern($_[3]) },
     'worker expect'  => sub { $workers->expect($_[2], pattern($_[3]),
-                                               $nginx{timeout}) },
+                                               $nginx->{timeout}) },
     'worker lacks'   => sub { $workers->log($_[2]) !~ pattern($_[3]) },
-    'worker release' => sub { $workers->release($_[2], $nginx{timeout}) },
+    'worker release' => sub { $workers->release($_[2], $nginx->{timeout}) },
     'worker kill'    => sub { $workers->kill($_[2], 'KILL') },
     'worker stop'    => sub { $workers->kill($_[2], 'STOP') },
     'worker continue' => sub { $workers->kill($_[2], 'CONT') },
@@ -278,25 +277,24 @@ my %step = (
     'worker leave'   => sub { $workers->kill($_[2], 'USR2') },
     'worker start'   => sub { $workers->start($_[2], defined $_[3]
                                   ? expand($_[3]) : undef,
-                                  "$nginx{root}/logs/$_[2].log"); 1 },
-    'nginx expect'   => sub { expect_log(pattern($_[3])) },
-    'nginx lacks'    => sub { read_file("$nginx{root}/logs/error.log")
-                              !~ pattern($_[3]) },
+                                  "$nginx->{root}/logs/$_[2].log"); 1 },
+    'nginx expect'   => sub { $nginx->expect_log(pattern($_[3])) },
+    'nginx lacks'    => sub { $nginx->log !~ pattern($_[3]) },
     'nginx reload'   => sub { reload_nginx($_[0]) },
     'nginx child'    => sub { my ($signal, $index) = split ' ', $_[3];
-                              kill $signal, (children())[$index] },
-    'nginx kill_child' => sub { kill_child() },
-    'nginx kill_busy_child' => sub { kill_child(accepted_by()) },
-    'nginx restart'  => sub { restart_nginx() },
-    'nginx upgrade'  => sub { upgrade_nginx() },
-    'nginx back'     => sub { back_nginx() },
-    'nginx old'      => sub { kill $_[3], $nginx{old} },
-    'nginx old_exits' => sub { wait_end($nginx{old}, $nginx{timeout}) },
-    'nginx exits'    => sub { wait_exit($nginx{timeout})
-                              && ($nginx{left} = 1) },
-    'nginx kill_inside' => sub { kill_inside(split ' ', $_[3]) },
-    'nginx killed'   => sub { killed_inside() },
-    'nginx signal'   => sub { kill $_[3], $nginx{pid} },
+                              kill $signal, ($nginx->children)[$index] },
+    'nginx kill_child' => sub { $nginx->kill_child },
+    'nginx kill_busy_child' => sub { $nginx->kill_child($nginx->accepted_by) },
+    'nginx restart'  => sub { $nginx->restart },
+    'nginx upgrade'  => sub { $nginx->upgrade },
+    'nginx back'     => sub { $nginx->back },
+    'nginx old'      => sub { kill $_[3], $nginx->{old} },
+    'nginx old_exits' => sub { $nginx->wait_end($nginx->{old}, $nginx->{timeout}) },
+    'nginx exits'    => sub { $nginx->wait_exit($nginx->{timeout})
+                              && ($nginx->{left} = 1) },
+    'nginx kill_inside' => sub { $nginx->kill_inside(split ' ', $_[3]) },
+    'nginx killed'   => sub { $nginx->killed_inside },
+    'nginx signal'   => sub { kill $_[3], $nginx->{pid} },
     'nginx ask'      => sub { ask($_[0], split ' ', $_[3]) },
     'nginx burst'    => sub { burst($_[0], $_[3]) },
     'sleep'          => sub { sleep $_[3]; 1 },
@@ -342,7 +340,7 @@ sub pattern {
 sub new_client {
     my ($block, $name, $send, $client) = @_;
 
-    $client ||= PD::Client->new($nginx{port}, $nginx{timeout});
+    $client ||= PD::Client->new($nginx->{port}, $nginx->{timeout});
     $send ||= 'send';
 
     if (defined(my $raw = $block->raw_request)) {
@@ -363,86 +361,22 @@ sub new_client {
     return $client;
 }
 
-# The nginx worker processes that have been started, in this order.
-sub children {
-    return read_file("$nginx{root}/logs/error.log")
-        =~ /start worker process (\d+)/g;
-}
-
-# The nginx worker process that is named, or the newest.
-sub kill_child {
-    my ($pid) = @_;
-
-    $pid //= (children())[-1];
-
-    return $pid && kill 'KILL', $pid;
-}
-
-# Arms a trap for the newest worker process: see t/lib/kill_inside.py.
-sub kill_inside {
-    my ($function, $times) = @_;
-
-    my $pid = (children())[-1];
-
-    open($nginx{trap}, '-|', "$top/build/venv/bin/python",
-         "$top/t/lib/kill_inside.py", $pid, "$build/ngx_http_pd_module.so",
-         $function, $times // 1) or die "cannot run kill_inside.py: $!\n";
-
-    my $line = readline $nginx{trap};
-    return 1 if defined $line && $line eq "armed\n";
-
-    close $nginx{trap};
-    die "kill_inside.py: status $?\n" unless $? >> 8 == 77;
-
-    # no tracing on this machine: a death at any other moment has to do
-    undef $nginx{trap};
-    return kill 'KILL', $pid;
-}
-
-sub killed_inside {
-    return 1 unless $nginx{trap};
-
-    my $line = readline $nginx{trap};
-    return close($nginx{trap}) && defined $line && $line eq "killed\n";
-}
-
-# The process that has accepted the connection from the port, or any one.
-sub accepted_by {
-    my ($port) = @_;
-
-    my $here = sprintf '%04X', $nginx{port};
-    my $there = defined $port ? sprintf('%04X', $port) : '\w+';
-    my %inode = map { $_ => 1 }
-                map { /^\s*\d+: \S+:$here \S+:$there 01 (?:\S+ +){5}(\d+)/
-                      ? $1 : () }
-                split /\n/, read_file('/proc/net/tcp');
-
-    for my $pid (children()) {
-        for my $fd (glob "/proc/$pid/fd/*") {
-            my $link = readlink $fd // next;
-            return $pid if $link =~ /^socket:\[(\d+)\]$/ && $inode{$1};
-        }
-    }
-
-    return 0;
-}
-
 # A connection to the worker process that was started as number $index.
 sub connect_to {
     my ($client, $name, $index) = @_;
 
-    my $deadline = time + $nginx{timeout};
+    my $deadline = time + $nginx->{timeout};
 
     while (time < $deadline) {
-        my $new = PD::Client->new($nginx{port}, $nginx{timeout});
+        my $new = PD::Client->new($nginx->{port}, $nginx->{timeout});
         my $pid;
 
-        until ($pid = accepted_by($new->{socket}->sockport)) {
+        until ($pid = $nginx->accepted_by($new->{socket}->sockport)) {
             sleep 0.005;
             return 0 if time > $deadline;
         }
 
-        if ($pid == (children())[$index]) {
+        if ($pid == ($nginx->children)[$index]) {
             $client->{$name} = $new;
             return 1;
         }
@@ -460,7 +394,7 @@ sub ask {
 
     for (1 .. $count) {
         my $client = new_client($block, $name // 'client');
-        $client->finish($nginx{timeout}) or return 0;
+        $client->finish($nginx->{timeout}) or return 0;
         $client->close;
 
         next if $client->status == $status;
@@ -477,35 +411,18 @@ sub burst {
 
     my ($count, $rest) = split ' ', $arguments, 2;
     my @command = ("$top/build/venv/bin/python", "$top/t/lib/burst.py",
-                   $nginx{port}, $count, split ' ', $rest // '');
+                   $nginx->{port}, $count, split ' ', $rest // '');
     open(my $burst, '-|', @command) or die "cannot run burst.py: $!\n";
     my $result = join '', <$burst>;
     close $burst;
     my $well = $? == 0;
 
-    open(my $log, '>>', "$nginx{root}/logs/error.log") or die $!;
+    open(my $log, '>>', "$nginx->{root}/logs/error.log") or die $!;
     print $log "burst: $result";
     close $log;
     diag("burst: $result") unless $well;
 
     return $well;
-}
-
-sub expect_log {
-    my ($re) = @_;
-
-    my $deadline = time + $nginx{timeout};
-
-    while (1) {
-        my $log = read_file("$nginx{root}/logs/error.log");
-        pos($log) = $nginx{seen} // 0;
-        if ($log =~ /$re/g) {
-            $nginx{seen} = pos $log;
-            return 1;
-        }
-        return 0 if time > $deadline;
-        sleep 0.005;
-    }
 }
 
 # --- processes ---------------------------------------------------------------
@@ -536,7 +453,7 @@ sub write_files {
     my ($files) = @_;
 
     my (undef, %text) = split /^>>> (\S+)\n/m, $files // '', -1;
-    write_file("$nginx{root}/$_", expand($text{$_} // '')) for keys %text;
+    write_file("$nginx->{root}/$_", expand($text{$_} // '')) for keys %text;
 }
 
 sub write_configuration {
@@ -545,15 +462,15 @@ sub write_configuration {
     $config //= '';
     $http //= '';
 
-    my $root = $nginx{root};
+    my $root = $nginx->{root};
     my $processes = $block->workers // 0;
     my $master = $processes ? 'on' : 'off';
     my $daemon = defined $block->daemon ? 'on' : 'off';
-    $nginx{daemon} = defined $block->daemon;
-    $nginx{master} = $processes;
+    $nginx->{daemon} = defined $block->daemon;
+    $nginx->{master} = $processes;
     my $user = $processes && $> == 0 ? 'user root;' : '';
     my $main = $block->main_config // '';
-    $main .= "\nenv ASAN_OPTIONS;\nenv UBSAN_OPTIONS;\n" if $nginx{daemon};
+    $main .= "\nenv ASAN_OPTIONS;\nenv UBSAN_OPTIONS;\n" if $nginx->{daemon};
     my $temp = join '', map { "    ${_}_temp_path $root/temp/$_;\n" }
                         qw(proxy fastcgi uwsgi scgi client_body);
     $processes ||= 1;
@@ -596,130 +513,16 @@ sub expand {
 
     my $value = sub {
         my ($name) = @_;
-        return $nginx{$name} if $name eq 'port' || $name eq 'root';
+        return $nginx->{$name} if $name eq 'port' || $name eq 'root';
         my $worker = ($workers || {})->{worker}{$name};
         return '127.0.0.1:' . ($worker ? $worker->{port}
-                                       : $nginx{free}{$name} ||= free_port());
+                                       : $nginx->{free}{$name} ||= free_port());
     };
 
     $text =~ s/\{\{(\w+)\}\}/$value->($1)/ge;
     $text =~ s/\{\{(\w+):port\}\}/$value->($1) =~ s{.*:}{}r/ge;
 
     return $text;
-}
-
-sub nginx_binary {
-    my $own = "$build/nginx/objs/nginx";
-    return $ENV{PD_TEST_NGINX} || (-x $own ? $own : '/usr/sbin/nginx');
-}
-
-sub spawn_nginx {
-    my $root = $nginx{root};
-
-    $nginx{pid} = fork // die "cannot fork: $!\n";
-    return if $nginx{pid};
-
-    local $ENV{ASAN_OPTIONS} = 'detect_odr_violation=0:detect_leaks=0:'
-                               . ($ENV{ASAN_OPTIONS} || '');
-    local $ENV{UBSAN_OPTIONS} = 'print_stacktrace=0';
-    open(STDIN, '<', '/dev/null');
-    open(STDOUT, '>', "$root/logs/stdout.log");
-    open(STDERR, '>', "$root/logs/stderr.log");
-    my @command = (nginx_binary(), '-p', "$root/", '-c', "$root/nginx.conf",
-                   '-e', "$root/logs/error.log");
-    exec(@command) or POSIX::_exit(127);
-}
-
-sub start_nginx {
-    spawn_nginx();
-
-    my $deadline = time + 10;
-
-    if ($nginx{daemon}) {
-        waitpid $nginx{pid}, 0;
-        return 0 if $?;
-        # It is the child that writes the file, maybe behind its parent's end.
-        sleep 0.005 until ($nginx{pid} = pid_file()) || time > $deadline;
-    }
-
-    while (time < $deadline) {
-        return 0 if wait_exit(0);
-        return 1 if listens_to_signals()
-            && IO::Socket::INET->new(PeerAddr => "127.0.0.1:$nginx{port}");
-        sleep 0.005;
-    }
-
-    kill 'KILL', $nginx{pid};
-    return 0;
-}
-
-# A master that has not begun to start its processes may lose a signal.
-sub listens_to_signals {
-    my $pid = $nginx{pid};
-
-    return !$nginx{master} || read_file("/proc/$pid/task/$pid/children") =~ /\d/;
-}
-
-sub wait_exit {
-    my ($seconds) = @_;
-
-    if ($nginx{daemon}) {
-        wait_end($nginx{pid}, $seconds) or return 0;
-        $nginx{status} = 0;    # nobody knows: its log has to say
-        return 1;
-    }
-
-    my $deadline = time + $seconds;
-
-    until (waitpid($nginx{pid}, WNOHANG)) {
-        return 0 if time >= $deadline;
-        sleep 0.005;
-    }
-
-    $nginx{status} = $?;
-    return 1;
-}
-
-# Of a process that is no child of ours.
-sub wait_end {
-    my ($pid, $seconds) = @_;
-
-    my $deadline = time + $seconds;
-
-    until (read_file("/proc/$pid/stat") !~ /^\d+ \(.*\) [^Z]/) {
-        return 0 if time >= $deadline;
-        sleep 0.005;
-    }
-
-    return 1;
-}
-
-sub pid_file {
-    return read_file("$nginx{root}/logs/nginx.pid") =~ /^(\d+)/ ? $1 : 0;
-}
-
-# The new master is "nginx" from here on, the other one "old".
-sub upgrade_nginx {
-    my $deadline = time + $nginx{timeout};
-
-    $nginx{old} = $nginx{pid};
-    kill 'USR2', $nginx{old};
-
-    while (time < $deadline) {
-        $nginx{pid} = pid_file() || $nginx{old};
-        return 1 if $nginx{pid} != $nginx{old} && listens_to_signals();
-        sleep 0.005;
-    }
-
-    return 0;
-}
-
-# The new master has gone again.
-sub back_nginx {
-    wait_end($nginx{pid}, $nginx{timeout}) or return 0;
-
-    $nginx{pid} = delete $nginx{old};
-    return 1;
 }
 
 sub reload_nginx {
@@ -729,80 +532,7 @@ sub reload_nginx {
     write_configuration($block, $block->reload_config // $block->config,
                         $block->reload_http_config // $block->http_config);
 
-    return kill 'HUP', $nginx{pid};
-}
-
-sub restart_nginx {
-    kill 'TERM', $nginx{pid};
-    wait_exit($nginx{timeout}) or return 0;
-    delete $nginx{status};
-
-    return start_nginx();
-}
-
-sub stop_nginx {
-    my ($name) = @_;
-
-    if ($nginx{left} || wait_exit(0)) {
-        return is($nginx{status}, $nginx{left} ? 0 : 'running',
-                  "$name - nginx has not died");
-    }
-
-    kill 'QUIT', $nginx{pid};
-
-    if (!wait_exit($timeout)) {
-        fail("$name - nginx leaves when asked to");
-        kill 'TERM', $nginx{pid};
-        wait_exit(1) or kill 'KILL', $nginx{pid};
-        return;
-    }
-
-    is($nginx{status}, 0, "$name - nginx ends well");
-}
-
-# Below the ports that the system gives to who asks for any, and of this process
-# alone, which holds the first of its 64: suites run beside each other, and a port
-# is used only some time after it has been found free.
-sub free_port {
-    for my $first (map { 16000 + 64 * $_ } 0 .. 249) {
-        last if $ports{held};
-        $ports{held} = IO::Socket::INET->new(LocalAddr => "127.0.0.1:$first",
-                                             Listen => 1);
-        $ports{first} = $first;
-    }
-
-    for (1 .. 63) {
-        my $port = $ports{first} + 1 + $ports{next}++ % 63;
-
-        return $port if IO::Socket::INET->new(LocalAddr => "127.0.0.1:$port",
-                                              Listen => 1, ReuseAddr => 1);
-    }
-
-    die "no free port\n";
-}
-
-sub read_file {
-    my ($path) = @_;
-
-    open(my $file, '<', $path) or return '';
-    local $/;
-    return <$file> // '';
-}
-
-sub write_file {
-    my ($path, $text) = @_;
-
-    open(my $file, '>', $path) or die "$path: $!\n";
-    print $file $text;
-    close $file;
-}
-
-END {
-    if ($nginx{pid} && !exists $nginx{status}) {
-        local $?;
-        kill 'KILL', $nginx{pid};
-        kill 'KILL', $nginx{old} if $nginx{old};
-    }
+    return kill 'HUP', $nginx->{pid};
 }
 
 1;
