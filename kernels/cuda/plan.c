@@ -404,6 +404,75 @@ static int run_attention(const struct run *run, const struct pd_op *op, int rows
     return error;
 }
 
+/* ---- what an operator touches ---------------------------------------------------------------- */
+
+enum touch {
+    IN = 1 << 0,
+    OUT = 1 << 1,
+    WEIGHT = 1 << 2,
+    BIAS = 1 << 3,
+    POOL = 1 << 4,
+    ANGLES = 1 << 5,
+    NORMS = 1 << 6,    /* of the heads of Q and K */
+    PRODUCT = 1 << 7,  /* the scratch of products */
+    PARTIAL = 1 << 8,  /* of attention */
+    SAMPLING = 1 << 9, /* of sampling */
+    FREQUENCIES = 1 << 10,
+};
+
+/* Beside the step, which all may touch: the shim lets a launch read and write nothing else. */
+static const unsigned touched[PD_OP_COUNT] = {
+    [PD_OP_EMBED] = WEIGHT | OUT,
+    [PD_OP_RMSNORM] = IN | WEIGHT | OUT,
+    [PD_OP_MATMUL] = IN | WEIGHT | BIAS | OUT | PRODUCT,
+    [PD_OP_ROPE_ANGLES] = FREQUENCIES | ANGLES,
+    [PD_OP_ROPE_STORE] = IN | ANGLES | NORMS | POOL,
+    [PD_OP_ATTENTION] = IN | POOL | OUT | PARTIAL,
+    [PD_OP_GATHER] = IN | OUT,
+    [PD_OP_SAMPLE] = IN | SAMPLING,
+};
+
+struct declared {
+    const void *address[32];
+    int count;
+};
+
+static void note(struct declared *declared, bool touches, const void *address)
+{
+    if (touches && address != NULL)
+        declared->address[declared->count++] = address;
+}
+
+static void note_weight(struct declared *declared, bool touches, const struct pd_weight *weight)
+{
+    for (int i = 0; touches && weight != NULL && i < weight_of(weight)->parts; i++)
+        note(declared, true, weight_of(weight)->part[i].values);
+    note(declared, touches, vector_of(weight));
+}
+
+static void declare(const struct run *run, const struct pd_op *op, const float *frequencies)
+{
+    const struct pd_cuda_plan *plan = run->plan;
+    const unsigned what = touched[op->kind];
+    struct declared all = {{run->cuda->mirror, run->cuda->step.history, run->cuda->step.last}, 3};
+
+    note(&all, what & IN, what & IN ? address(op->in) : NULL);
+    note(&all, what & OUT, what & OUT ? address(op->out) : NULL);
+    note_weight(&all, what & WEIGHT, op->weight);
+    note_weight(&all, what & BIAS, op->bias);
+    note_weight(&all, what & NORMS, op->shape.q_norm);
+    note_weight(&all, what & NORMS, op->shape.k_norm);
+    note(&all, what & POOL, what & POOL ? op->pool.buffer->address : NULL);
+    note(&all, what & ANGLES, what & ANGLES ? address(op->rope->table) : NULL);
+    note(&all, what & PRODUCT, plan->gate_up);
+    note(&all, what & PRODUCT, plan->half_x);
+    note(&all, what & PRODUCT, plan->half_weight);
+    note(&all, what & PARTIAL, plan->partial);
+    note(&all, what & SAMPLING, plan->sample_scratch);
+    note(&all, what & FREQUENCIES, frequencies);
+    pd_cuda_declare(run->cuda->runtime, all.address, all.count);
+}
+
 /* ---- one operator ---------------------------------------------------------------------------- */
 
 static int rows_of(const struct run *run, const struct pd_op *op)
@@ -469,8 +538,11 @@ int pd_cuda_graph_run(struct pd_graph *graph, int tokens, int samples, bool deco
     struct run run = {cuda, plan, tokens, samples, decoding, pd_cuda_stream(cuda->runtime)};
 
     for (int i = 0; i < graph->count; i++) {
-        int error = run_op(&run, &graph->ops[i], plan->frequencies[i]);
         char what[128];
+        int error;
+
+        declare(&run, &graph->ops[i], plan->frequencies[i]);
+        error = run_op(&run, &graph->ops[i], plan->frequencies[i]);
 
         if (error == 0)
             continue;

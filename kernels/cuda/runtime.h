@@ -48,6 +48,10 @@ void pd_cuda_free_pinned(struct pd_cuda_runtime *runtime, void *memory);
 int pd_cuda_allocate_shared(struct pd_cuda_runtime *runtime, size_t *bytes, void **memory, int *fd);
 void pd_cuda_free_shared(struct pd_cuda_runtime *runtime, void *memory, size_t bytes, int fd);
 
+/* Beside pinned memory, launches and products from here on touch the allocations that these addresses
+ * lie in, and no others. Nothing is done with it on a GPU; the shim makes the rest inaccessible. */
+void pd_cuda_declare(struct pd_cuda_runtime *runtime, const void *const *addresses, int count);
+
 /* In stream order, in any direction. Host memory that is not pinned has been read when the call
  * returns. */
 int pd_cuda_copy(struct pd_cuda_runtime *runtime, void *to, const void *from, size_t bytes);

@@ -1,5 +1,5 @@
-/* kernels/cuda/runtime.h on the host: the device's memory is the host's, a stream has always run
- * already. */
+/* kernels/cuda/runtime.h on the host: the device's memory is the host's (memory.h), a stream has always
+ * run already. */
 
 #include "kernels/cuda/runtime.h"
 
@@ -12,6 +12,7 @@
 
 #include "kernels/cuda/pd_simt.cuh"
 #include "t/simt/control.h"
+#include "t/simt/memory.h"
 
 enum { OUT_OF_MEMORY = 2, ILLEGAL_ADDRESS = 700, NOT_WHILE_RECORDING = 900 }; /* as CUDA has them */
 
@@ -84,33 +85,32 @@ void *pd_cuda_stream(struct pd_cuda_runtime *runtime)
     return (void *)runtime->seed;
 }
 
-int pd_cuda_allocate(struct pd_cuda_runtime *, size_t bytes, void **memory)
+static int allocate(size_t bytes, bool pinned, void **memory)
 {
     int error = refuse();
 
-    *memory = nullptr;
-    if (error)
-        return error;
-    *memory = aligned_alloc(256, (bytes + 255) / 256 * 256);
-    if (!*memory)
-        return OUT_OF_MEMORY;
-    memset(*memory, 0, (bytes + 255) / 256 * 256);
-    return 0;
+    *memory = error ? nullptr : pd_simt::allocate(bytes, pinned);
+    return error ? error : *memory ? 0 : OUT_OF_MEMORY;
+}
+
+int pd_cuda_allocate(struct pd_cuda_runtime *, size_t bytes, void **memory)
+{
+    return allocate(bytes, false, memory);
 }
 
 void pd_cuda_free(struct pd_cuda_runtime *, void *memory)
 {
-    free(memory);
+    pd_simt::release(memory);
 }
 
-int pd_cuda_allocate_pinned(struct pd_cuda_runtime *runtime, size_t bytes, void **memory)
+int pd_cuda_allocate_pinned(struct pd_cuda_runtime *, size_t bytes, void **memory)
 {
-    return pd_cuda_allocate(runtime, bytes, memory);
+    return allocate(bytes, true, memory);
 }
 
 void pd_cuda_free_pinned(struct pd_cuda_runtime *, void *memory)
 {
-    free(memory);
+    pd_simt::release(memory);
 }
 
 int pd_cuda_allocate_shared(struct pd_cuda_runtime *, size_t *bytes, void **memory, int *fd)
@@ -123,8 +123,8 @@ int pd_cuda_allocate_shared(struct pd_cuda_runtime *, size_t *bytes, void **memo
         return error;
     *fd = memfd_create("simt-kv", MFD_CLOEXEC);
     if (*fd >= 0 && ftruncate(*fd, (off_t)*bytes) == 0) {
-        *memory = mmap(nullptr, *bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
-        if (*memory != MAP_FAILED)
+        *memory = pd_simt::allocate_file(*bytes, *fd);
+        if (*memory)
             return 0;
     }
     if (*fd >= 0)
@@ -134,15 +134,27 @@ int pd_cuda_allocate_shared(struct pd_cuda_runtime *, size_t *bytes, void **memo
     return OUT_OF_MEMORY;
 }
 
-void pd_cuda_free_shared(struct pd_cuda_runtime *, void *memory, size_t bytes, int fd)
+void pd_cuda_free_shared(struct pd_cuda_runtime *, void *memory, size_t, int fd)
 {
-    munmap(memory, bytes);
+    pd_simt::release(memory);
     close(fd);
+}
+
+void pd_cuda_declare(struct pd_cuda_runtime *, const void *const *addresses, int count)
+{
+    pd_simt::declare(addresses, count);
+}
+
+static void move(void *to, const void *from, size_t bytes)
+{
+    pd_simt::opened both({to, from});
+
+    memcpy(to, from, bytes);
 }
 
 int pd_cuda_copy(struct pd_cuda_runtime *, void *to, const void *from, size_t bytes)
 {
-    return pd_simt::enqueue([=] { memcpy(to, from, bytes); });
+    return pd_simt::enqueue([=] { move(to, from, bytes); });
 }
 
 int pd_cuda_upload(struct pd_cuda_runtime *, void *to, const void *from, size_t bytes)
@@ -150,7 +162,7 @@ int pd_cuda_upload(struct pd_cuda_runtime *, void *to, const void *from, size_t 
     int error = refuse();
 
     if (!error)
-        memcpy(to, from, bytes);
+        move(to, from, bytes);
     return error;
 }
 
@@ -241,8 +253,11 @@ int pd_cuda_gemm(struct pd_cuda_runtime *, int bf16, const uint16_t *weight, con
                  int rows, int cols, int tokens, int accumulate, int stride, float *out)
 {
     gemms++;
-    return pd_simt::enqueue(
-        [=] { multiply(bf16, weight, x, rows, cols, tokens, accumulate, stride, out); });
+    return pd_simt::enqueue([=, touched = pd_simt::declared()] {
+        pd_simt::opened open(touched);
+
+        multiply(bf16, weight, x, rows, cols, tokens, accumulate, stride, out);
+    });
 }
 }
 

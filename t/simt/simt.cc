@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "t/simt/control.h"
+#include "t/simt/memory.h"
 
 #ifndef __x86_64__
 #error "t/simt switches fibers by hand, and knows x86-64 only"
@@ -284,7 +285,11 @@ int launch(int x, int y, int count, size_t bytes, uint64_t seed, std::function<v
                 count, bytes);
         abort();
     }
-    return enqueue([=] { run(x, y, count, bytes, seed, kernel); });
+    return enqueue([=, touched = declared()] {
+        opened open(touched);
+
+        run(x, y, count, bytes, seed, kernel);
+    });
 }
 
 /* ---- the stream ------------------------------------------------------------------------------ */

@@ -9,6 +9,8 @@
  *     a copy              poisons where it will arrive, and arrives at a moment that the seed
  *                         picks, at the latest in the wait that covers it
  *     order               threads run in any: a missing barrier shows on some seed
+ *     the device's memory is out of reach but for what a launch's operator declares (memory.h), and
+ *                         for copies; past its end always
  *
  * Built with PD_SIMT_TSAN, its barriers and nothing else are what ThreadSanitizer takes for
  * happens-before: a missing one shows on every seed.

@@ -2,9 +2,9 @@
 # the host through the shim always.
 
 SIMT_OBJ  := $(patsubst %.cu,$(BUILD)/t/simt/%.o,$(filter-out kernels/cuda/gpu_%,$(CUDA_SRC))) \
-             $(CUDA_C:%.c=$(BUILD)/%.o) $(addprefix $(BUILD)/t/simt/,simt.o warp.o runtime.o)
-SIMT_TEST := $(addprefix $(BUILD)/t/simt/,test_layout test_products test_attention test_operators test_simt test_kernels_sample)
-SIMT_HEAD := t/simt/simt.h t/simt/fiber.h t/simt/control.h kernels/cuda/pd_simt.cuh kernels/cuda/runtime.h
+             $(CUDA_C:%.c=$(BUILD)/%.o) $(addprefix $(BUILD)/t/simt/,simt.o warp.o memory.o runtime.o)
+SIMT_TEST := $(addprefix $(BUILD)/t/simt/,test_rules test_layout test_products test_attention test_operators test_simt test_kernels_sample)
+SIMT_HEAD := t/simt/simt.h t/simt/fiber.h t/simt/memory.h t/simt/control.h kernels/cuda/pd_simt.cuh kernels/cuda/runtime.h
 # Nothing that the shim could not run gets into a kernel: raw PTX, launches and intrinsics belong to
 # pd_simt.cuh. Every object of a kernel waits for this.
 SPELT := $(BUILD)/t/simt/spelt
@@ -32,15 +32,15 @@ $(BUILD)/t/simt/probe.o: t/simt/probe.cu t/simt/probe.h $(SIMT_HEAD)
 $(BUILD)/t/simt/test_layout: $(addprefix $(BUILD)/t/simt/,test_layout.o probe.o) $(SIMT_OBJ) $(HELP_LIB) $(ROOM_LIBS)
 	$(CXX) $(PD_LDFLAGS) -o $@ $^ -lcmocka $(PD_LIBS)
 
-$(BUILD)/t/simt/test_products $(BUILD)/t/simt/test_attention: $(BUILD)/t/simt/test_%: $(BUILD)/t/simt/test_%.o $(SIMT_OBJ) $(HELP_LIB) $(ROOM_LIBS)
+$(BUILD)/t/simt/test_rules $(BUILD)/t/simt/test_products $(BUILD)/t/simt/test_attention: $(BUILD)/t/simt/test_%: $(BUILD)/t/simt/test_%.o $(SIMT_OBJ) $(HELP_LIB) $(ROOM_LIBS)
 	$(CXX) $(PD_LDFLAGS) -o $@ $^ -lcmocka $(PD_LIBS)
 
 # The same under ThreadSanitizer, which takes the kernels' barriers and nothing else for order: the shim
 # itself is not instrumented.
 RACE      := $(BUILD)/t/simt/race
 RACE_OBJ  := $(patsubst %.cu,$(RACE)/%.o,$(filter-out kernels/cuda/gpu_%,$(CUDA_SRC))) \
-             $(CUDA_C:%.c=$(BUILD)/%.o) $(addprefix $(RACE)/,simt.o warp.o runtime.o)
-RACE_TEST := $(addprefix $(RACE)/,test_products test_attention)
+             $(CUDA_C:%.c=$(BUILD)/%.o) $(addprefix $(RACE)/,simt.o warp.o memory.o runtime.o)
+RACE_TEST := $(addprefix $(RACE)/,test_products test_attention test_operators test_kernels_sample)
 
 $(RACE)/kernels/%.o: kernels/%.cu $(CUDA_HEAD) kernels/kernels.h $(SIMT_HEAD)
 	@mkdir -p $(@D)
@@ -51,6 +51,9 @@ $(RACE)/%.o: t/simt/%.cc $(SIMT_HEAD)
 	$(SIMT_CXX) -DPD_SIMT_HOST -DPD_SIMT_TSAN -c -o $@ $<
 
 $(RACE)/test_%: $(BUILD)/t/simt/test_%.o $(RACE_OBJ) $(HELP_LIB) $(ROOM_LIBS)
+	$(CXX) -fsanitize=thread -o $@ $^ -lcmocka $(PD_LIBS)
+
+$(RACE)/test_kernels_%: $(BUILD)/t/unit/test_kernels_%.o $(RACE_OBJ) $(HELP_LIB) $(ROOM_LIBS)
 	$(CXX) -fsanitize=thread -o $@ $^ -lcmocka $(PD_LIBS)
 
 .PHONY: check-simt-races
@@ -90,3 +93,5 @@ check-simt-model: $(BUILD)/t/simt/test_logits $(TINY_MODELS)/made model
 	PD_DEVICE=cuda PD_ONLY=test_smollm2 PD_TEXTS=1 PD_MODEL=$(MODEL) $<
 
 test-cuda: check-cuda check-simt check-shown check-device
+
+-include $(wildcard $(BUILD)/t/simt/*.d)

@@ -14,6 +14,15 @@
 
 enum { ROWS = 16 };
 
+/* Fewer where every thread of a GPU is a fiber of the host; PD_SIMT_SHAPES: so many, under a
+ * sanitizer. */
+static int rounds_of(const char *path, int rounds, int fewer)
+{
+    const char *only = getenv("PD_SIMT_SHAPES");
+
+    return strcmp(path, "cuda") != 0 ? rounds : only != NULL ? atoi(only) : fewer;
+}
+
 /* A device that samples from up to 16 rows of logits, the same in every step: row r is column r of a head
  * times the r-th unit vector, which is exact. */
 struct bench {
@@ -179,7 +188,7 @@ static void test_paths_against_the_reference(void **state)
             make_logits(logits, vocabulary, ROWS, 5);
             bench_open(&reference, "reference", NULL, vocabulary, logits, rows);
             bench_open(&cpu, pd_rig_kind(*path), *path, vocabulary, logits, rows);
-            for (int round = 0; round < 20; round++)
+            for (int round = 0; round < rounds_of(*path, 20, 8); round++)
                 compare_steps(&reference, &cpu, vocabulary, &random, &draws, &different);
             pd_rig_close(&reference.rig);
             pd_rig_close(&cpu.rig);
@@ -222,7 +231,8 @@ static void exact(const float *logits, int count, const struct pd_sample_params 
 static void check_distribution(const char *kind, const char *isa,
                                const struct pd_sample_params *params)
 {
-    enum { VOCABULARY = 300, STEPS = 300, DRAWS = STEPS * ROWS };
+    enum { VOCABULARY = 300 };
+    const int steps = rounds_of(kind, 300, 60), draws = steps * ROWS;
     float logits[VOCABULARY * ROWS];
     int seen[VOCABULARY] = {0}, cells = 0, rare_seen = 0;
     double p[VOCABULARY], chi = 0, rare = 0;
@@ -235,7 +245,7 @@ static void check_distribution(const char *kind, const char *isa,
         logits[i] *= 5;
     exact(logits, VOCABULARY, params, p);
     bench_open(&bench, kind, isa, VOCABULARY, logits, ROWS);
-    for (int i = 0; i < STEPS; i++) {
+    for (int i = 0; i < steps; i++) {
         struct pd_step *step = bench_step(&bench, ROWS);
 
         for (int s = 0; s < ROWS; s++) {
@@ -250,16 +260,16 @@ static void check_distribution(const char *kind, const char *isa,
     for (int i = 0; i < VOCABULARY; i++) {
         if (p[i] == 0)
             assert_int_equal(seen[i], 0);
-        if (p[i] * DRAWS < 10) { /* together one cell */
+        if (p[i] * draws < 10) { /* together one cell */
             rare += p[i];
             rare_seen += seen[i];
             continue;
         }
-        chi += (seen[i] - p[i] * DRAWS) * (seen[i] - p[i] * DRAWS) / (p[i] * DRAWS);
+        chi += (seen[i] - p[i] * draws) * (seen[i] - p[i] * draws) / (p[i] * draws);
         cells++;
     }
-    if (rare * DRAWS >= 10) {
-        chi += (rare_seen - rare * DRAWS) * (rare_seen - rare * DRAWS) / (rare * DRAWS);
+    if (rare * draws >= 10) {
+        chi += (rare_seen - rare * draws) * (rare_seen - rare * draws) / (rare * draws);
         cells++;
     }
     /* chi-square with cells - 1 degrees: mean cells - 1, deviation sqrt(2 (cells - 1)) */
@@ -361,7 +371,8 @@ static void test_ties_take_the_lowest_id(void **state)
         step = bench_step(&bench, 1);
         pd_rig_run(&bench.rig, bench.graph, step);
         assert_int_equal(step->sampled[0], 40);
-        for (uint32_t draw = 0; draw < 50; draw++) { /* top-k 2 leaves the two lowest */
+        for (uint32_t draw = 0; draw < (uint32_t)rounds_of(*path, 50, 25);
+             draw++) { /* top-k 2 leaves the two lowest */
             step = bench_step(&bench, 1);
             step->sample[0].temperature = 1;
             step->sample[0].top_k = 2;
