@@ -227,6 +227,7 @@ test-long: venv model
 	    simt-model='$(MAKES) check-simt-model' \
 	    simt-races='$(PARALLEL) check-simt-races' \
 	    tsan-link='$(PARALLEL) $(TSAN) worker && $(MAKES) $(TSAN) check-link check-worker' \
+	    asan-rdma='$(PARALLEL) $(ASAN) all unit && $(MAKES) $(ASAN) check-rdma RDMA_CASES="conformance faults"' \
 	    asan-hostile='$(PARALLEL) $(ASAN) worker && $(MAKES) $(ASAN) check-hostile-worker' \
 	    tsan-hostile='$(PARALLEL) $(TSAN) worker && $(MAKES) $(TSAN) check-hostile-worker'
 
