@@ -72,15 +72,15 @@ client2 expect t2
 
 === TEST 3: a worker that is merely slow
 --- ejection
-stall=2s
+stall=3s
 --- worker
-m0 delay=700
+m0 delay=700 text=t0_|t1_|t2_|t3_|t4_
 m1
 --- steps
 nginx expect attached
 nginx expect attached
 client request
-client expect t2
+client expect t4
 client finish
 nginx lacks is ejected
 nginx lacks is suspect
