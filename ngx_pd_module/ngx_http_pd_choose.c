@@ -16,6 +16,7 @@
 
 #include "ngx_http_pd_choose.h"
 #include "ngx_http_pd_affinity.h"
+#include "ngx_http_pd_pairs.h"
 #include "ngx_http_pd_policy.h"
 #include "ngx_http_pd_revision.h"
 #include "ngx_http_pd_slot.h"
@@ -313,7 +314,7 @@ ngx_http_pd_choose_fits(ngx_http_pd_zone_t *zone, ngx_http_pd_search_t *search,
 
     if (search->partner
         && (!ngx_http_pd_choose_pair_fits(search->partner, worker)
-            || !ngx_http_pd_vitals_pair_usable(zone, search->partner,
+            || !ngx_http_pd_pairs_usable(zone, search->partner,
                                                worker)))
     {
         return 0;
@@ -437,7 +438,7 @@ ngx_http_pd_choose_possible(ngx_http_pd_zone_t *zone, ngx_uint_t cluster,
             if (ngx_http_pd_choose_serves(other, cluster, model)
                 && other->role == PD__V1__ROLE__ROLE_DECODE
                 && ngx_http_pd_choose_pair_fits(worker, other)
-                && ngx_http_pd_vitals_pair_usable(zone, worker, other)
+                && ngx_http_pd_pairs_usable(zone, worker, other)
                 && ngx_http_pd_choose_usable(zone, other))
             {
                 return 1;

@@ -255,7 +255,7 @@ ngx_http_pd_dispatch_account(ngx_http_pd_attach_t *attach,
     ngx_http_pd_zone_lock(zone);
 
     if (step->load) {
-        ngx_http_pd_report_apply(attach, step->load);
+        ngx_http_pd_report_step(attach, step);
     }
 
     for (seq = step->sequences; seq < last; seq++) {

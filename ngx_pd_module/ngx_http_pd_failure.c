@@ -18,6 +18,7 @@
 
 
 #include "ngx_http_pd_attempt.h"
+#include "ngx_http_pd_pairs.h"
 #include "ngx_http_pd_vitals.h"
 
 
@@ -136,9 +137,9 @@ ngx_http_pd_failure_pair(ngx_http_pd_attempt_t *attempt)
     zone = attempt->process->zone;
 
     ngx_http_pd_zone_lock(zone);
-    ngx_http_pd_vitals_pair_fault(zone, attempt->job->cluster,
-                                  &zone->sh->records[attempt->record],
-                                  attempt->process->log);
+    ngx_http_pd_pairs_fault(zone, attempt->job->cluster,
+                            &zone->sh->records[attempt->record],
+                            attempt->process->log);
     ngx_http_pd_zone_unlock(zone);
 }
 

@@ -15,8 +15,8 @@
 
 
 /* a report that came with a step, under the zone's lock */
-void ngx_http_pd_report_apply(ngx_http_pd_attach_t *attach,
-    Pd__V1__LoadReport *load);
+void ngx_http_pd_report_step(ngx_http_pd_attach_t *attach,
+    ngx_http_pd_step_t *step);
 
 /* one that came alone */
 void ngx_http_pd_report_alone(ngx_http_pd_attach_t *attach,

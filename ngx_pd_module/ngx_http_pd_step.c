@@ -164,6 +164,7 @@ ngx_http_pd_step_reset(ngx_http_pd_step_t *step)
     step->nsequences = 0;
     step->rare = 0;
     step->load = NULL;
+    step->nlinks = 0;
 }
 
 
@@ -695,6 +696,11 @@ ngx_http_pd_step_load(ngx_http_pd_step_t *step, ngx_str_t *in)
             break;
 
         case ngx_http_pd_wire_bytes(12):
+
+            if (step->nlinks < NGX_HTTP_PD_STEP_LINKS) {
+                step->links[step->nlinks++] = wire.bytes;
+            }
+
             break;
 
         case ngx_http_pd_wire_uint(13):
@@ -767,4 +773,41 @@ ngx_http_pd_step_seen(ngx_http_pd_step_t *step, ngx_str_t *in)
     }
 
     return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_pd_step_link(ngx_str_t *packed, ngx_str_t *peer, ngx_uint_t *up)
+{
+    u_char              *p, *last;
+    ngx_http_pd_wire_t   wire;
+
+    ngx_str_null(peer);
+    *up = 0;
+
+    last = packed->data + packed->len;
+
+    for (p = packed->data; p < last; /* void */) {
+        p = ngx_http_pd_wire_field(p, last, &wire);
+
+        if (p == NULL) {
+            return NGX_DECLINED;
+        }
+
+        switch (wire.tag) {
+
+        case ngx_http_pd_wire_bytes(1):
+            *peer = wire.bytes;
+            break;
+
+        case ngx_http_pd_wire_uint(2):
+            *up = (wire.number != 0);
+            break;
+
+        default:
+            break;
+        }
+    }
+
+    return peer->len ? NGX_OK : NGX_DECLINED;
 }

@@ -36,6 +36,7 @@
 #define NGX_HTTP_PD_STEP_SEQUENCES   65536
 
 #define NGX_HTTP_PD_STEP_STREAMS     255      /* that a report may name */
+#define NGX_HTTP_PD_STEP_LINKS       256      /* likewise */
 
 
 typedef struct {
@@ -97,6 +98,7 @@ typedef struct {
     ngx_uint_t                   nsequences;
     ngx_uint_t                   rare;         /* some have logprobs */
     Pd__V1__LoadReport          *load;         /* without links; or NULL */
+    ngx_uint_t                   nlinks;       /* of the report, packed */
 
     /* what these lie in */
 
@@ -104,6 +106,7 @@ typedef struct {
     Pd__V1__LoadReport           report;
     Pd__V1__StreamSeen           seen[NGX_HTTP_PD_STEP_STREAMS];
     Pd__V1__StreamSeen          *streams[NGX_HTTP_PD_STEP_STREAMS];
+    ngx_str_t                    links[NGX_HTTP_PD_STEP_LINKS];
     u_char                      *normal;       /* a message in usual form */
 } ngx_http_pd_step_t;
 
@@ -146,6 +149,10 @@ ngx_int_t ngx_http_pd_step_sequence(ngx_http_pd_sequence_t *seq, u_char *p,
 /* reads a Timing; NGX_DECLINED: it is none */
 ngx_int_t ngx_http_pd_step_timing(ngx_http_pd_timing_t *timing,
     ngx_str_t *packed);
+
+/* reads a KvLinkState; NGX_DECLINED: it is none, or names nobody */
+ngx_int_t ngx_http_pd_step_link(ngx_str_t *packed, ngx_str_t *peer,
+    ngx_uint_t *up);
 
 /* gives back what the message lies in */
 void ngx_http_pd_step_free(ngx_http_pd_step_t *step);

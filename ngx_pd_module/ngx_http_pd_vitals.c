@@ -8,6 +8,7 @@
 #include "ngx_http_pd_attempt.h"
 #include "ngx_http_pd_canary.h"
 #include "ngx_http_pd_choose.h"
+#include "ngx_http_pd_pairs.h"
 #include "ngx_http_pd_slot.h"
 #include "ngx_http_pd_tally.h"
 
@@ -16,7 +17,6 @@
 #define NGX_HTTP_PD_VITALS_LONGEST    60000000    /* us out, at most */
 #define NGX_HTTP_PD_VITALS_TRUST      3600000000u /* us in: then all is well */
 #define NGX_HTTP_PD_VITALS_RAMP       8           /* s of slow start */
-#define NGX_HTTP_PD_VITALS_PAIR       2           /* failures of a pair */
 #define NGX_HTTP_PD_VITALS_WHY        160         /* bytes */
 
 
@@ -30,18 +30,10 @@ static void ngx_http_pd_vitals_answer(ngx_http_pd_worker_t *worker,
 static void ngx_http_pd_vitals_compare(ngx_http_pd_zone_t *zone,
     ngx_http_pd_cluster_t *conf, ngx_http_pd_worker_t *worker,
     ngx_log_t *log);
-static uint64_t ngx_http_pd_vitals_backoff(ngx_http_pd_cluster_t *conf,
-    ngx_uint_t times);
 static ngx_uint_t ngx_http_pd_vitals_last(ngx_http_pd_zone_t *zone,
     ngx_http_pd_worker_t *worker);
-static ngx_uint_t ngx_http_pd_vitals_last_pair(ngx_http_pd_zone_t *zone,
-    ngx_http_pd_worker_t *prefill, ngx_http_pd_worker_t *decode);
 static ngx_uint_t ngx_http_pd_vitals_replaces(ngx_http_pd_zone_t *zone,
     ngx_http_pd_worker_t *other, ngx_http_pd_worker_t *worker);
-static ngx_uint_t ngx_http_pd_vitals_serves(ngx_http_pd_zone_t *zone,
-    ngx_http_pd_worker_t *worker, ngx_http_pd_worker_t *like);
-static ngx_http_pd_pair_t *ngx_http_pd_vitals_pair(ngx_http_pd_zone_t *zone,
-    ngx_http_pd_worker_t *prefill, ngx_http_pd_worker_t *decode);
 static ngx_http_pd_cluster_t *ngx_http_pd_vitals_conf(
     ngx_http_pd_process_t *process, ngx_http_pd_worker_t *worker);
 
@@ -145,20 +137,10 @@ void
 ngx_http_pd_vitals_again(ngx_http_pd_zone_t *zone,
     ngx_http_pd_worker_t *worker)
 {
-    ngx_uint_t           i;
-    ngx_http_pd_pair_t  *pair;
-
     worker->hung = 0;
     worker->canary = 0;
 
-    for (i = 0; i < NGX_HTTP_PD_ZONE_PAIRS; i++) {
-        pair = &zone->sh->pairs[i];
-
-        if (pair->prefill == worker->id || pair->decode == worker->id) {
-            ngx_memzero(pair, sizeof(ngx_http_pd_pair_t));
-            zone->sh->npairs--;
-        }
-    }
+    ngx_http_pd_pairs_forget(zone, worker);
 
     if (worker->vital == NGX_HTTP_PD_EJECTED && worker->ejections > 1) {
         return;
@@ -288,7 +270,7 @@ ngx_http_pd_vitals_restore(ngx_http_pd_worker_t *worker, time_t left)
 
 /* twice as long each time, a minute at most, give or take a quarter */
 
-static uint64_t
+uint64_t
 ngx_http_pd_vitals_backoff(ngx_http_pd_cluster_t *conf, ngx_uint_t times)
 {
     uint64_t  span;
@@ -350,7 +332,6 @@ void
 ngx_http_pd_vitals_success(ngx_http_pd_zone_t *zone,
     ngx_http_pd_record_t *record)
 {
-    ngx_http_pd_pair_t    *pair;
     ngx_http_pd_worker_t  *prefill, *decode;
 
     prefill = NULL;
@@ -375,12 +356,7 @@ ngx_http_pd_vitals_success(ngx_http_pd_zone_t *zone,
     }
 
     if (prefill && decode) {
-        pair = ngx_http_pd_vitals_pair(zone, prefill, decode);
-
-        if (pair) {
-            ngx_memzero(pair, sizeof(ngx_http_pd_pair_t));
-            zone->sh->npairs--;
-        }
+        ngx_http_pd_pairs_well(zone, prefill, decode);
     }
 }
 
@@ -483,78 +459,6 @@ ngx_http_pd_vitals_compare(ngx_http_pd_zone_t *zone,
 }
 
 
-void
-ngx_http_pd_vitals_pair_fault(ngx_http_pd_zone_t *zone,
-    ngx_http_pd_cluster_t *conf, ngx_http_pd_record_t *record,
-    ngx_log_t *log)
-{
-    uint64_t               now;
-    ngx_uint_t             i;
-    ngx_http_pd_pair_t    *pair;
-    ngx_http_pd_worker_t  *prefill, *decode;
-
-    if (record->prefill == NGX_HTTP_PD_NONE
-        || record->decode == NGX_HTTP_PD_NONE)
-    {
-        return;
-    }
-
-    prefill = &zone->sh->workers[record->prefill];
-    decode = &zone->sh->workers[record->decode];
-
-    /* a worker that is gone is no broken link */
-
-    if (!ngx_http_pd_slot_attached_any(zone, prefill)
-        || !ngx_http_pd_slot_attached_any(zone, decode))
-    {
-        return;
-    }
-
-    now = ngx_http_pd_now_us();
-    pair = ngx_http_pd_vitals_pair(zone, prefill, decode);
-
-    if (pair == NULL) {
-
-        /* the one that was touched longest ago gives way */
-
-        pair = zone->sh->pairs;
-
-        for (i = 1; i < NGX_HTTP_PD_ZONE_PAIRS; i++) {
-            if (zone->sh->pairs[i].touched < pair->touched) {
-                pair = &zone->sh->pairs[i];
-            }
-        }
-
-        if (pair->prefill == 0) {
-            zone->sh->npairs++;
-        }
-
-        ngx_memzero(pair, sizeof(ngx_http_pd_pair_t));
-
-        pair->prefill = prefill->id;
-        pair->decode = decode->id;
-    }
-
-    pair->touched = now;
-    pair->faults++;
-
-    if (pair->faults < NGX_HTTP_PD_VITALS_PAIR || pair->until > now
-        || ngx_http_pd_vitals_last_pair(zone, prefill, decode))
-    {
-        return;
-    }
-
-    pair->until = now + ngx_http_pd_vitals_backoff(conf, pair->faults
-                                                   - NGX_HTTP_PD_VITALS_PAIR);
-
-    ngx_log_error(NGX_LOG_ERR, log, 0,
-                  "pd: the pair of \"%*s\" and \"%*s\" is left out: "
-                  "hand-offs between them fail",
-                  (size_t) prefill->address_len, prefill->address,
-                  (size_t) decode->address_len, decode->address);
-}
-
-
 ngx_uint_t
 ngx_http_pd_vitals_admits(ngx_http_pd_zone_t *zone,
     ngx_http_pd_record_t *record, ngx_http_pd_worker_t *worker)
@@ -606,41 +510,6 @@ ngx_http_pd_vitals_weak(ngx_http_pd_worker_t *worker)
 }
 
 
-ngx_uint_t
-ngx_http_pd_vitals_pair_usable(ngx_http_pd_zone_t *zone,
-    ngx_http_pd_worker_t *prefill, ngx_http_pd_worker_t *decode)
-{
-    ngx_http_pd_pair_t  *pair;
-
-    pair = ngx_http_pd_vitals_pair(zone, prefill, decode);
-
-    return pair == NULL || pair->until <= ngx_http_pd_now_us();
-}
-
-
-static ngx_http_pd_pair_t *
-ngx_http_pd_vitals_pair(ngx_http_pd_zone_t *zone,
-    ngx_http_pd_worker_t *prefill, ngx_http_pd_worker_t *decode)
-{
-    ngx_uint_t           i;
-    ngx_http_pd_pair_t  *pair;
-
-    if (zone->sh->npairs == 0) {
-        return NULL;
-    }
-
-    for (i = 0; i < NGX_HTTP_PD_ZONE_PAIRS; i++) {
-        pair = &zone->sh->pairs[i];
-
-        if (pair->prefill == prefill->id && pair->decode == decode->id) {
-            return pair;
-        }
-    }
-
-    return NULL;
-}
-
-
 /* nobody else could do what it does */
 
 static ngx_uint_t
@@ -672,45 +541,7 @@ ngx_http_pd_vitals_replaces(ngx_http_pd_zone_t *zone,
 }
 
 
-static ngx_uint_t
-ngx_http_pd_vitals_last_pair(ngx_http_pd_zone_t *zone,
-    ngx_http_pd_worker_t *prefill, ngx_http_pd_worker_t *decode)
-{
-    ngx_uint_t             i, n;
-    ngx_http_pd_worker_t  *p, *d;
-
-    for (i = 0; i < zone->sh->nworkers; i++) {
-        p = &zone->sh->workers[i];
-
-        if (p->role == PD__V1__ROLE__ROLE_DECODE
-            || !ngx_http_pd_vitals_serves(zone, p, prefill))
-        {
-            continue;
-        }
-
-        if (p->role == PD__V1__ROLE__ROLE_MIXED) {
-            return 0;
-        }
-
-        for (n = 0; n < zone->sh->nworkers; n++) {
-            d = &zone->sh->workers[n];
-
-            if (d->role == PD__V1__ROLE__ROLE_DECODE
-                && (p != prefill || d != decode)
-                && ngx_http_pd_vitals_serves(zone, d, decode)
-                && ngx_http_pd_choose_pair_fits(p, d)
-                && ngx_http_pd_vitals_pair_usable(zone, p, d))
-            {
-                return 0;
-            }
-        }
-    }
-
-    return 1;
-}
-
-
-static ngx_uint_t
+ngx_uint_t
 ngx_http_pd_vitals_serves(ngx_http_pd_zone_t *zone,
     ngx_http_pd_worker_t *worker, ngx_http_pd_worker_t *like)
 {

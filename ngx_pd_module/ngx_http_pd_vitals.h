@@ -1,6 +1,6 @@
 
 /*
- * Which workers, and which pairs of them, are fit to be given work.
+ * Which workers are fit to be given work.
  *
  *              slow progress           none, or faults
  *     WELL -----------------> SUSPECT --------------------------> EJECTED
@@ -21,8 +21,7 @@
  * canary each second.
  *
  * A hand-off that fails while both workers live speaks against the pair, not
- * against them.  It is left out for a while, then tried with real requests, of
- * which the first one that fails ends the trial.
+ * against them: ngx_http_pd_pairs.h.
  *
  * All of it lies in the shared zone: any process finds out for all, and what
  * is known outlives a reload.  All functions but the first three are called
@@ -73,20 +72,21 @@ void ngx_http_pd_vitals_fault(ngx_http_pd_zone_t *zone,
     ngx_http_pd_cluster_t *conf, ngx_uint_t index, ngx_uint_t death,
     ngx_log_t *log);
 
-/* a hand-off between the record's workers has failed */
-void ngx_http_pd_vitals_pair_fault(ngx_http_pd_zone_t *zone,
-    ngx_http_pd_cluster_t *conf, ngx_http_pd_record_t *record,
-    ngx_log_t *log);
-
 /*
  * For the choice: the record may have the worker, as a canary has the one that
- * it is for; had better not; the pair may be used.
+ * it is for; had better not.
  */
 ngx_uint_t ngx_http_pd_vitals_admits(ngx_http_pd_zone_t *zone,
     ngx_http_pd_record_t *record, ngx_http_pd_worker_t *worker);
 ngx_uint_t ngx_http_pd_vitals_weak(ngx_http_pd_worker_t *worker);
-ngx_uint_t ngx_http_pd_vitals_pair_usable(ngx_http_pd_zone_t *zone,
-    ngx_http_pd_worker_t *prefill, ngx_http_pd_worker_t *decode);
+
+/* us out, after so many times: twice as long each time */
+uint64_t ngx_http_pd_vitals_backoff(ngx_http_pd_cluster_t *conf,
+    ngx_uint_t times);
+
+/* a worker that is there and not ejected serves what the other one does */
+ngx_uint_t ngx_http_pd_vitals_serves(ngx_http_pd_zone_t *zone,
+    ngx_http_pd_worker_t *worker, ngx_http_pd_worker_t *like);
 
 
 #endif /* _NGX_HTTP_PD_VITALS_H_INCLUDED_ */

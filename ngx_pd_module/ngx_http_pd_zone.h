@@ -386,6 +386,7 @@ typedef struct {
     uint64_t     touched;             /* us: last failure */
     uint64_t     until;               /* us: is left out until then */
     uint64_t     faults;              /* in a row */
+    uint64_t     down;                /* so the decode worker says, since */
 } ngx_http_pd_pair_t;
 
 

@@ -527,3 +527,36 @@ m1
 --- must_die
 --- error_log
 invalid parameter "excess=101%" in "ejection"
+
+
+
+=== TEST 25: the pair's link is up again: that is known sooner than by trying
+--- cluster
+worker {{p0}}; worker {{d0}}; worker {{d1}} backup;
+--- ejection
+backoff=1h
+--- worker
+p0 role=prefill
+d0 role=decode fail=TICKET links=p0:up|p1:down/p0:down/p0:up|p1:up
+d1 role=decode
+--- steps
+nginx expect attached
+nginx expect attached
+nginx expect attached
+client request
+client expect [DONE]
+client2 request
+client2 expect [DONE]
+nginx expect is left out: hand-offs between them fail
+sleep 1.2
+nginx lacks is tried again
+worker d0 release
+sleep 1.2
+nginx lacks is tried again
+client3 request
+client3 expect [DONE]
+worker d0 lacks submit request=3
+worker d0 release
+nginx expect is tried again: the link between them is up
+client4 request
+worker d0 expect submit request=4

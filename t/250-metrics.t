@@ -263,7 +263,7 @@ client9 expect /outcome="answered"\} 1\n.*unpromised_total\{cluster="chat"\} 1\n
 
 
 
-=== TEST 12: a process that dies takes its requests along
+=== TEST 12: a process that dies takes its requests along, within a second
 --- workers: 2
 --- worker
 m0 gate=token
@@ -276,9 +276,11 @@ nginx expect attached
 client2 request
 client2 expect t0
 nginx kill_busy_child
+worker m0 expect detach
 nginx expect forgot the requests of process
 client9 request
-client9 expect /_requests_total\{cluster="chat"\} 1\n.*outcome="lost"\} 1\n.*_running\{cluster="chat"\} 0\n.*used 0\n/
+client9 expect /_requests_total\{cluster="chat"\} 1\n.*outcome="lost"\} 1\n.*_running\{cluster="chat"\} 0\n.*_jobs\{[^\n]*\} 0\n.*used 0\n/
+nginx healed_within 1
 --- ignore_log
 exited on signal 9
 

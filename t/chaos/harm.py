@@ -54,7 +54,8 @@ def victims(kind):
 
 FAULTS = {"kill": "worker", "hang": "worker", "drain": "worker", "pause": "some workers", "starve_worker": "some workers",
           "roll": "all", "crowd": "all", "cut": "port", "cut_to": "port", "cut_from": "port", "sever": "link",
-          "reload": "nginx", "upgrade": "nginx", "kill_nginx": "nginx", "starve_nginx": "nginx", "fill_disk": "disk"}
+          "reload": "nginx", "reload_often": "nginx", "upgrade": "nginx", "kill_nginx": "nginx", "starve_nginx": "nginx",
+          "fill_disk": "disk"}
 
 
 class Harm:
@@ -214,17 +215,26 @@ class Harm:
         a, mode, b = what.split()
         drops = {"to": [(a, b)], "from": [(b, a)], "both": [(a, b), (b, a)]}[mode]
         between = a != "nginx"
+        if between:
+            self.wait_linked(a, b)
         log = Log(f"{a}.log" if between else "error.log")
         for sender, receiver in drops:
             self.drop("add", sender, receiver)
         try:
-            detected = log.wait(f"to {self.workers[b].address} is down", 30) if between else self.lost(self.workers[b], log)
+            detected = log.wait(f"link to {b} is down", 30) if between else self.lost(self.workers[b], log)
         finally:
             log = Log(log.path.rpartition("/")[2])
             for sender, receiver in drops:
                 self.drop("del", sender, receiver)
-        back = log.wait(f"to {self.workers[b].address} is open", 60) if between else self.attached(self.workers[b], log)
+        back = log.wait(f"link to {b} is up", 60) if between else self.attached(self.workers[b], log)
         return {"detected": detected, "back": back}
+
+    def wait_linked(self, reader, source, patience=120):
+        """Until the load has made the one read from the other: a link is opened by the first answer that needs it."""
+        deadline = time.monotonic() + patience
+        while not any(link.up and link.peer == source for link in stats(reader).load.links):
+            assert time.monotonic() < deadline, f"{reader} has no link to {source}"
+            time.sleep(0.05)
 
     def drop(self, verb, sender, receiver):
         inside = [] if receiver == "nginx" else ["-n", receiver]
@@ -254,6 +264,14 @@ class Harm:
         log = Log()
         os.kill(pid("nginx"), signal.SIGHUP)
         return {"back": log.wait("start worker process", 30)}
+
+    def reload_often(self, _):
+        """Every 3 seconds, so that processes of several generations end their answers side by side."""
+        start = time.monotonic()
+        for _ in range(10):
+            self.reload("nginx")
+            time.sleep(3)
+        return {"all done": time.monotonic() - start}
 
     def upgrade(self, _):
         """A new master beside the old one (SIGUSR2), which then leaves."""

@@ -48,6 +48,8 @@ Options (default):
     others=N:M|N:M:away|... other frontends, whose N requests ended M times well,
                             beside those that attach and tell; after a release,
                             what is behind a "/"
+    links=P:up|P:down|...   what the reports say of its links to prefill workers;
+                            after a release, what is behind a "/"
     message=TEXT            its message, "_" for a space too
     die=E                   the process ends at E: attach submit placed first third
     protocol=N (1)          in the hello
@@ -135,15 +137,21 @@ class Worker:
         self.answers = 0
         self.frontends = {}    # what each has told of itself
 
+    def listed(self, option):
+        """The items of an option: those before, or behind, a release."""
+        now = self.options.get(option, "").split("/")
+        return [one.split(":") for one in filter(
+            None, now[min(self.releases, len(now) - 1)].split("|"))]
+
     def others(self):
-        """The frontends of "others": those before, or behind, a release."""
-        now = self.options.get("others", "").split("/")
         return [pd.FrontendHealth(
             frontend_id=f"other{i}", requests=int(words[0]),
             finished=int(words[1]), away=len(words) > 2)
-            for i, words in enumerate(
-                one.split(":") for one in filter(
-                    None, now[min(self.releases, len(now) - 1)].split("|")))]
+            for i, words in enumerate(self.listed("others"))]
+
+    def links(self):
+        return [pd.KvLinkState(peer=peer, up=state == "up")
+                for peer, state in self.listed("links")]
 
     def log(self, line):
         self.log_file.write(line.replace("\n", "\\n") + "\n")
@@ -273,6 +281,7 @@ class Attach:
                      for other in worker.attaches if other is not self]}
         return pd.LoadReport(
             **named, number=self.reports, last_submission=self.submissions,
+            links=worker.links(),
             steps=worker.steps,
             running=sum(len(stream.sequences) for stream in streams),
             draining=worker.draining,

@@ -32,11 +32,118 @@ static void link_that_does_not_open_fails_its_fetches_and_pauses(void **state)
     expect(world, "open 1 p0:9000; failed 1");
     fetch(world, 1, 2, 12);
     expect(world, "failed 2");
-    assert_non_null(strstr(world->why, "next try in 100 ms; last: connection refused"));
+    assert_non_null(strstr(world->why, "ms; last: connection refused"));
     fetch(world, 100 * MS, 3, 13);
     expect(world, "open 2 p0:9000");
     pd_reader_tick(world->reader, 100 * MS + silence_ns);
     expect(world, "failed 3; close 2");
+    close_world(world);
+}
+
+/* The link to the source is up at the beginning, and lost at once. */
+static struct world *lose_a_link(void)
+{
+    struct world *world = open_world();
+
+    fetch(world, 0, 1, 11);
+    pd_reader_link_up(world->reader, 0, 1);
+    greet(world, 0, 1);
+    pd_reader_connected(world->reader, 0, 1);
+    ignore(world);
+    pd_reader_link_down(world->reader, 0, 1, "reset");
+    expect(world, "disconnect 1; failed 1");
+    return world;
+}
+
+/* Time goes on, and no try to open the link is answered; the longest time between two of them. */
+static uint64_t longest_gap(struct world *world, uint64_t from, uint64_t to)
+{
+    uint64_t longest = 0, last = from, now = from;
+
+    for (; now < to; now += 50 * MS) {
+        uint64_t tries = world->links;
+
+        pd_reader_tick(world->reader, now);
+        ignore(world);
+        assert_in_range(world->links - tries, 0, 1);
+        if (world->links == tries)
+            continue;
+        longest = now - last > longest ? now - last : longest;
+        last = now;
+    }
+    return to - last > longest ? to - last : longest;
+}
+
+/* A path that was cut: nobody asks for it, and it is there again a moment after it has healed. */
+static void lost_link_is_opened_again_without_a_ticket(void **state)
+{
+    struct world *world = lose_a_link();
+    uint64_t now = 5000 * (uint64_t)MS;
+
+    (void)state;
+    assert_true(longest_gap(world, 0, now) < 1000 * (uint64_t)MS);
+    for (uint64_t tries = world->links; world->links == tries; now += 50 * MS)
+        pd_reader_tick(world->reader, now);
+    ignore(world);
+    pd_reader_link_up(world->reader, now, world->links);
+    greet(world, now, world->links);
+    pd_reader_connected(world->reader, now, world->links);
+    ignore(world);
+    assert_int_equal(longest_gap(world, now, now + 1), 1); /* it is up: no more tries */
+    fetch(world, now, 2, 12);
+    assert_non_null(strstr(world->log, "claim 12"));
+    ignore(world);
+    close_world(world);
+}
+
+/* One that is gone for good is left alone in the end, until a ticket names it. */
+static void lost_link_is_not_tried_for_ever(void **state)
+{
+    struct world *world = lose_a_link();
+    uint64_t now = 301000 * (uint64_t)MS;
+
+    (void)state;
+    longest_gap(world, 0, now);
+    assert_int_equal(longest_gap(world, now, now + 60000 * (uint64_t)MS), 60000 * (uint64_t)MS);
+    now += 60000 * (uint64_t)MS;
+    fetch(world, now, 2, 12);
+    assert_non_null(strstr(world->log, "open"));
+    ignore(world);
+    assert_true(longest_gap(world, now, now + 60000 * (uint64_t)MS) < 1000 * (uint64_t)MS);
+    close_world(world);
+}
+
+/* Nor is one at whose address somebody else lives now. */
+static void source_that_is_another_one_is_not_tried_again(void **state)
+{
+    struct world *world = lose_a_link();
+    struct pd_from_source hello = hello_of("p0", SOURCE_BOOT + 1);
+
+    (void)state;
+    pd_reader_tick(world->reader, 50 * MS);
+    expect(world, "open 2 p0:9000");
+    pd_reader_link_up(world->reader, 50 * MS, 2);
+    pd_reader_message(world->reader, 50 * MS, 2, &hello);
+    ignore(world);
+    assert_int_equal(longest_gap(world, 50 * MS, 60000 * (uint64_t)MS), 59950 * (uint64_t)MS);
+    close_world(world);
+}
+
+/* A ticket that comes while the link is being tried waits for it, for as long as if it had begun the try. */
+static void ticket_joins_a_try(void **state)
+{
+    struct world *world = lose_a_link();
+
+    (void)state;
+    pd_reader_tick(world->reader, 50 * MS);
+    expect(world, "open 2 p0:9000");
+    fetch(world, 300 * MS, 2, 12);
+    pd_reader_tick(world->reader, 550 * MS);
+    expect(world, "");
+    pd_reader_link_up(world->reader, 550 * MS, 2);
+    greet(world, 550 * MS, 2);
+    pd_reader_connected(world->reader, 550 * MS, 2);
+    expect(world, "2 hello 2; connect 2; 2 claim 12");
     close_world(world);
 }
 
@@ -461,6 +568,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fetches_wait_for_one_link),
         cmocka_unit_test(link_that_does_not_open_fails_its_fetches_and_pauses),
+        cmocka_unit_test(lost_link_is_opened_again_without_a_ticket),
+        cmocka_unit_test(lost_link_is_not_tried_for_ever),
+        cmocka_unit_test(source_that_is_another_one_is_not_tried_again),
+        cmocka_unit_test(ticket_joins_a_try),
         cmocka_unit_test(transport_that_leads_nowhere_gives_way_to_the_next),
         cmocka_unit_test(every_transport_is_tried_once),
         cmocka_unit_test(deadline_covers_every_step_of_opening),

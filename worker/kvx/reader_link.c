@@ -1,4 +1,12 @@
-/* The links of the reader: one per source, opened when a ticket needs it. See reader.h. */
+/* The links of the reader: one per source, opened when a ticket needs it. See reader.h.
+ *
+ * A link that was lost is opened again without a ticket, so that it is there when the next one comes: a path
+ * between two hosts that was cut and heals is in use again within a second.
+ *
+ *     lost ── pause ──▶ try, 0.5 s to be answered ──▶ up
+ *       ▲                        │ no answer
+ *       └────────────────────────┘  for 5 minutes; then by the next ticket. Not if the source says that it is
+ *                                   another one, or will not have us. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +15,10 @@
 
 /* After a try that failed: the pause before the next one, doubled each time. A link that was up is
  * tried again at once. */
-static const uint64_t pause_first_ns = 100 * 1000000u, pause_longest_ns = 3000 * 1000000ull;
+static const uint64_t pause_first_ns = 100 * 1000000u, pause_longest_ns = 400 * 1000000u;
+
+/* How long a lost link is opened again without a ticket; how long the source has for its hello then. */
+static const uint64_t probe_ns = 300 * 1000000000ull, probe_answer_ns = 500 * 1000000u;
 
 /* How long a transport that did not lead to a source is not offered to it again. */
 static const uint64_t avoid_ns = 60 * 1000000000ull;
@@ -80,16 +91,24 @@ static struct reader_link *find_link(struct pd_reader *reader, const char *insta
 /* ---- opening --------------------------------------------------------------------------------- */
 
 static int begin_opening(struct pd_reader *reader, uint64_t now, struct reader_link *link,
-                         struct pd_error *error)
+                         uint64_t patience, struct pd_error *error)
 {
     link->id = reader->world.next_link(reader->world.context);
     if (pd_idmap_put(&reader->by_link, link->id, link) != PD_OK)
         return pd_fail(error, PD_FULL, "no room for a KV link to %s", link->instance);
     link->state = OPENING;
-    link->deadline = now + reader->options.silence_ns;
+    link->deadline = now + patience;
     link->transport[0] = link->why[0] = '\0';
     reader->world.open(reader->world.context, link->id, link->address);
     return PD_OK;
+}
+
+static void offer_all_again(uint64_t now, struct reader_link *link)
+{
+    if (now < link->avoided_until)
+        return;
+    link->avoided = 0;
+    link->avoided_why[0] = '\0';
 }
 
 static int open_link(struct pd_reader *reader, uint64_t now, struct reader_link *link,
@@ -100,11 +119,22 @@ static int open_link(struct pd_reader *reader, uint64_t now, struct reader_link 
                        link->instance, (unsigned long long)((link->retry_at - now) / 1000000 + 1),
                        link->why);
     pd_kv_cut(link->address, sizeof(link->address), address);
-    if (now >= link->avoided_until) {
-        link->avoided = 0;
-        link->avoided_why[0] = '\0';
-    }
-    return begin_opening(reader, now, link, error);
+    link->probe_until = 0; /* a ticket is a reason to begin anew */
+    offer_all_again(now, link);
+    return begin_opening(reader, now, link, reader->options.silence_ns, error);
+}
+
+/* A lost link whose pause is over. Fails only where the tables are full: then a ticket will try. */
+static void probe(struct pd_reader *reader, uint64_t now, struct reader_link *link)
+{
+    uint64_t patience =
+        reader->options.silence_ns < probe_answer_ns ? reader->options.silence_ns : probe_answer_ns;
+    struct pd_error error;
+
+    if (now < link->retry_at || now >= link->probe_until)
+        return;
+    offer_all_again(now, link);
+    link->probing = begin_opening(reader, now, link, patience, &error) == PD_OK;
 }
 
 /* A link is for one boot of one source: a ticket of another boot gets a link of its own, whose
@@ -127,6 +157,10 @@ struct reader_link *pd_link_for(struct pd_reader *reader, uint64_t now,
     }
     if (link->state == LINK_DOWN && open_link(reader, now, link, ticket->address, error) != PD_OK)
         return NULL;
+    if (link->probing) {
+        link->deadline = now + reader->options.silence_ns;
+        link->probing = false;
+    }
     return link;
 }
 
@@ -177,6 +211,14 @@ static void undo(struct pd_reader *reader, struct reader_link *link)
     link->in_flight = 0;
 }
 
+/* Up to a quarter of the pause: readers that have lost the same source do not come back in step. */
+static uint64_t jitter(const struct pd_reader *reader, const struct reader_link *link)
+{
+    uint64_t mixed = (reader->options.boot ^ link->id) * 0x9e3779b97f4a7c15u;
+
+    return link->pause / 4 * (mixed >> 56) / 256;
+}
+
 /* The order is the fence: first this end is destroyed, all of its connections, so that nothing
  * lands any more; then the fetches are closed and their blocks are the engine's (8, 9). */
 static void lose(struct pd_reader *reader, uint64_t now, struct reader_link *link, const char *why)
@@ -193,8 +235,13 @@ static void lose(struct pd_reader *reader, uint64_t now, struct reader_link *lin
         link->pause = link->pause == 0                     ? pause_first_ns
                       : 2 * link->pause < pause_longest_ns ? 2 * link->pause
                                                            : pause_longest_ns;
-    link->retry_at = now + link->pause;
-    reader->world.link_changed(reader->world.context, link->instance, false, link->transport, why);
+    link->retry_at = now + link->pause - jitter(reader, link);
+    if (was_up || link->probe_until == 0)
+        link->probe_until = now + probe_ns;
+    if (!link->probing) /* else it was down before, as everybody knows */
+        reader->world.link_changed(reader->world.context, link->instance, false, link->transport,
+                                   why);
+    link->probing = false;
     while (!pd_list_empty(&link->fetches))
         pd_fetch_lost(reader, now, PD_OWNER(link->fetches.next, struct fetch, in_link), link->why);
 }
@@ -237,7 +284,8 @@ static bool fall_back(struct pd_reader *reader, uint64_t now, struct reader_link
     reader->counters.fallbacks++;
     undo(reader, link);
     reader->world.close(reader->world.context, id, why);
-    return begin_opening(reader, now, link, &error) == PD_OK; /* its old place is free */
+    return begin_opening(reader, now, link, reader->options.silence_ns, &error) ==
+           PD_OK; /* its old place is free */
 }
 
 void pd_link_fail(struct pd_reader *reader, uint64_t now, struct reader_link *link, const char *why)
@@ -348,6 +396,7 @@ static void on_hello(struct pd_reader *reader, uint64_t now, struct reader_link 
         return;
     }
     if (check_hello(reader, link, hello, &error) != PD_OK) {
+        link->probe_until = now + 1; /* that will not change by itself */
         pd_link_fail(reader, now, link, error.text);
         return;
     }
@@ -358,6 +407,7 @@ static void on_hello(struct pd_reader *reader, uint64_t now, struct reader_link 
     pd_kv_cut(link->why, sizeof(link->why), link->avoided_why);
     add_reason(link->why, hello->why);
     link->state = CONNECTING;
+    link->deadline = now + reader->options.silence_ns;
     if (reader->world.connect(reader->world.context, link->id, hello, &link->data, &error) !=
         PD_OK) {
         pd_reader_link_fail(reader, now, link->id, error.text);
@@ -380,6 +430,7 @@ void pd_reader_connected(struct pd_reader *reader, uint64_t now, uint64_t id)
     link->state = UP;
     link->heard = now;
     link->pause = 0;
+    link->probing = false;
     reader->world.link_changed(reader->world.context, link->instance, true, link->transport,
                                link->why);
     for (at = link->fetches.next; at != &link->fetches; at = next) {
@@ -450,8 +501,10 @@ void pd_reader_tick(struct pd_reader *reader, uint64_t now)
         struct reader_link *link = link_at(at);
         const char *why;
 
-        if (link->state == LINK_DOWN)
+        if (link->state == LINK_DOWN) {
+            probe(reader, now, link);
             continue;
+        }
         why = overdue(reader, link, now);
         if (why) {
             pd_reader_link_fail(reader, now, link->id, why);

@@ -55,6 +55,8 @@ struct reader_link {
     uint64_t deadline; /* of the way to UP */
     uint64_t heard, spoke, progress, heartbeats;
     uint64_t retry_at, pause; /* after a failed try */
+    uint64_t probe_until;     /* opened again without a ticket; 0: it was never lost */
+    bool probing;             /* it is, and no ticket waits for it */
 
     /* Transports that did not lead to the source, as bits of reader->transports, why, and until when
      * they are not offered. */

@@ -16,6 +16,7 @@ struct pd_kv_stream {
     uint64_t id;
     struct pd_stream *stream;
     grpc_channel *channel; /* opened by us; NULL: served */
+    bool open;             /* has been */
     char peer[PD_ADDRESS_MAX + 1];
 };
 
@@ -117,6 +118,7 @@ static void kv_opened(void *owner)
 {
     struct pd_kv_stream *kv = owner;
 
+    kv->open = true;
     pd_stream_settled(kv->stream);
     pd_log(PD_LOG_INFO, "link", "kv-link=%llu to %s is open", (unsigned long long)kv->id, kv->peer);
     pd_kvx_link_up(kv->link->kvx, kv->id);
@@ -132,8 +134,9 @@ static void kv_message(void *owner, const uint8_t *bytes, size_t length)
 /* Tells kvx, then forgets. */
 static void down(struct pd_kv_stream *kv, const char *why)
 {
-    pd_log(PD_LOG_INFO, "link", "kv-link=%llu %s %s is down: %s", (unsigned long long)kv->id,
-           kv->channel ? "to" : "from", kv->peer, why);
+    /* A lost link is tried again and again: kvx says once that it is. */
+    pd_log(kv->open ? PD_LOG_INFO : PD_LOG_DEBUG, "link", "kv-link=%llu %s %s is down: %s",
+           (unsigned long long)kv->id, kv->channel ? "to" : "from", kv->peer, why);
     pd_kvx_link_down(kv->link->kvx, kv->id, why);
     forget(kv);
 }
@@ -173,6 +176,7 @@ void pd_kv_accept(struct pd_link *link, grpc_call *call, const char *peer)
         forget(kv);
         return;
     }
+    kv->open = true;
     link->kv_served++;
     link->counters.kv_links_served++;
     pd_log(PD_LOG_INFO, "link", "kv-link=%llu from %s is open", (unsigned long long)kv->id, peer);

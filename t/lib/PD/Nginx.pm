@@ -214,6 +214,7 @@ sub kill_child {
     my ($self, $pid) = @_;
 
     $pid //= ($self->children)[-1];
+    $self->{killed} = time;
 
     return $pid && kill 'KILL', $pid;
 }

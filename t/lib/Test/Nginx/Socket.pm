@@ -285,6 +285,9 @@ my %step = (
                               kill $signal, ($nginx->children)[$index] },
     'nginx kill_child' => sub { $nginx->kill_child },
     'nginx kill_busy_child' => sub { $nginx->kill_child($nginx->accepted_by) },
+    # what was expected since a child was killed has come within so many seconds
+    'nginx healed_within' => sub { time - $nginx->{killed}
+                                   < $_[3] * ($ENV{PD_TEST_SLOW} || 1) },
     'nginx restart'  => sub { $nginx->restart },
     'nginx upgrade'  => sub { $nginx->upgrade },
     'nginx back'     => sub { $nginx->back },
