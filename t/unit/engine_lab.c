@@ -146,6 +146,7 @@ void lab_open(struct lab *lab, const struct lab_options *options)
         .kv_blocks = options->model.kv_blocks,
         .prefix_caching = !options->no_caching,
         .max_waiting = options->max_waiting ? options->max_waiting : 64,
+        .patience_ms = options->patience_ms,
         .events = {lab, hear_placed, hear_step, hear_failed, hear_queued},
     };
     struct pd_error error;

@@ -50,6 +50,7 @@ struct lab_options {
     struct tiny_options model;
     bool no_caching;
     int max_waiting;      /* 0: 64 */
+    int patience_ms;      /* 0: the engine's own */
     const char *instance; /* NULL: "lab" */
 };
 

@@ -12,6 +12,7 @@
 
 #include "proto/pd.pb-c.h"
 #include "t/unit/engine_lab.h"
+#include "worker/engine/internal.h"
 #include "worker/base/clock.h"
 
 enum {
@@ -118,6 +119,45 @@ static void test_any_batch_chunk_and_block(void **state)
         assert_int_equal(lab_load(&lab).preemptions, 0);
         close_lab();
     }
+}
+
+static int preempted, older_than_some;
+
+/* Whoever goes first is younger than all that stay. */
+static void see_the_first_preempted(struct lab *at, uint64_t step)
+{
+    const struct pd_sequence *s, *gone = NULL;
+
+    (void)step;
+    if (preempted > 0 || at->engine->load.preemptions == 0)
+        return;
+    TAILQ_FOREACH (s, &at->engine->waiting, queue) {
+        if (s->timing.preemptions > 0 && (!gone || s->number < gone->number))
+            gone = s;
+    }
+    preempted = gone != NULL;
+    TAILQ_FOREACH (s, &at->engine->running, queue) {
+        older_than_some += gone && gone->number < s->number;
+    }
+}
+
+static void test_the_youngest_is_preempted(void **state)
+{
+    struct lab_options options = lab_defaults();
+
+    (void)state;
+    options.model.kv_blocks = 24;
+    preempted = older_than_some = 0;
+    lab_open(&lab, &options);
+    lab.on_step = see_the_first_preempted;
+    for (uint64_t id = 0; id < 4; id++)
+        lab_submit(&lab, lab_request(&lab, id, prompts[id % PROMPTS], 100));
+    lab_start(&lab, NULL);
+    for (uint64_t id = 0; id < 4; id++)
+        assert_false(lab_wait(&lab, id)->failed);
+    assert_int_equal(preempted, 1);
+    assert_int_equal(older_than_some, 0);
+    close_lab();
 }
 
 static void test_preemption_changes_nothing(void **state)
@@ -361,6 +401,7 @@ int main(void)
         cmocka_unit_test(test_alone_as_the_oracle),
         cmocka_unit_test(test_any_batch_chunk_and_block),
         cmocka_unit_test(test_preemption_changes_nothing),
+        cmocka_unit_test(test_the_youngest_is_preempted),
         cmocka_unit_test(test_admission_leaves_room_to_grow),
         cmocka_unit_test(test_too_much_to_compute_is_redirected),
         cmocka_unit_test(test_a_cached_prefix_changes_nothing),

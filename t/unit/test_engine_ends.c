@@ -10,11 +10,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "kernels/backend.h"
 #include "proto/pd.pb-c.h"
 #include "t/unit/engine_lab.h"
 #include "worker/base/clock.h"
+#include "worker/base/log.h"
 #include "worker/engine/internal.h"
 
 enum {
@@ -714,6 +718,94 @@ static void test_one_event_per_step(void **state)
     close_lab();
 }
 
+/* A device whose steps do not end, as far as anybody can see: until the log has a line, or never. */
+static struct {
+    atomic_int stuck, for_ever;
+    FILE *log;
+    int before; /* descriptor of what the log went to */
+} idle_device;
+
+static int wait_in_vain(struct pd_device *device, uint64_t number, int timeout_ms)
+{
+    struct timespec pause = {0, timeout_ms * 1000000L};
+    struct stat log;
+
+    assert_int_equal(fstat(fileno(idle_device.log), &log), 0);
+    if (!atomic_load(&idle_device.for_ever) && log.st_size > 0)
+        atomic_store(&idle_device.stuck, 0);
+    if (!atomic_load(&idle_device.stuck))
+        return lucky->wait(device, number, timeout_ms);
+    nanosleep(&pause, NULL);
+    return pd_device_fail(device, PD_KERNEL_TIMEOUT, "step %llu takes its time",
+                          (unsigned long long)number);
+}
+
+/* An engine of so much patience on that device; its log goes into a file. */
+static void open_impatient(int patience_ms, bool for_ever)
+{
+    struct lab_options options = lab_defaults();
+
+    options.patience_ms = patience_ms;
+    lab_open(&lab, &options);
+    lucky = lab.model->device->backend;
+    unlucky = *lucky;
+    unlucky.wait = wait_in_vain;
+    lab.model->device->backend = &unlucky;
+    idle_device.log = tmpfile();
+    assert_non_null(idle_device.log);
+    idle_device.before = dup(STDERR_FILENO);
+    atomic_store(&idle_device.stuck, true);
+    atomic_store(&idle_device.for_ever, for_ever);
+    assert_true(dup2(fileno(idle_device.log), STDERR_FILENO) >= 0);
+    pd_log_set_level(PD_LOG_WARN);
+    lab_start(&lab, NULL);
+}
+
+static void close_impatient(char log[4096])
+{
+    atomic_store(&idle_device.for_ever, false);
+    atomic_store(&idle_device.stuck, false);
+    lab_stop(&lab);
+    assert_true(dup2(idle_device.before, STDERR_FILENO) >= 0);
+    close(idle_device.before);
+    lab.model->device->backend = lucky;
+    lab_close(&lab);
+    rewind(idle_device.log);
+    log[fread(log, 1, 4095, idle_device.log)] = '\0';
+    fclose(idle_device.log);
+}
+
+/* A step that makes no progress is told of, and its end is waited for. */
+static void test_a_slow_step_is_told_of(void **state)
+{
+    char why[256], log[4096];
+    int32_t answer[LONG];
+
+    (void)state;
+    lab_oracle(prompts[1], NULL, answer, LONG);
+    open_impatient(100, false);
+    lab_submit(&lab, lab_request(&lab, 0, prompts[1], LONG));
+    lab_expect(&lab, 0, answer, LONG);
+    assert_false(pd_engine_lost(lab.engine, why, sizeof(why)));
+    close_impatient(log);
+    assert_non_null(
+        strstr(log, "warn  engine: step 1 (16 rows, 1 sequences) has been running for "));
+}
+
+static void test_nobody_waits_for_ever(void **state)
+{
+    char why[256], log[4096];
+
+    (void)state;
+    open_impatient(10, true);
+    lab_submit(&lab, lab_request(&lab, 0, prompts[1], LONG));
+    assert_true(lab_wait(&lab, 0)->failed);
+    assert_int_equal(lab.answers[0].code, PD__V1__FAILED__CODE__INTERNAL);
+    assert_true(pd_engine_lost(lab.engine, why, sizeof(why)));
+    close_impatient(log);
+    assert_non_null(strstr(log, "the device is lost: "));
+}
+
 static uint64_t lose_time(const struct pd_device *device)
 {
     return device->steps.next * UINT64_C(3000000);
@@ -769,6 +861,8 @@ int main(void)
         cmocka_unit_test(test_a_stop_ends_everything),
         cmocka_unit_test(test_one_event_per_step),
         cmocka_unit_test(test_time_lost_is_counted),
+        cmocka_unit_test(test_a_slow_step_is_told_of),
+        cmocka_unit_test(test_nobody_waits_for_ever),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

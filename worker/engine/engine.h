@@ -150,6 +150,8 @@ struct pd_engine_options {
     int64_t kv_blocks;
     bool prefix_caching;
     int max_waiting; /* admitted and not running; over it: CAPACITY */
+    int patience_ms; /* a step that takes so long is worth a line in the log, and if it takes 24 times
+                      * as long, the device counts as lost; 0: 5 s */
     int chunk_ms;    /* a step of prompts alone takes about so long; 0: PD_PACE_CHUNK_MS */
     struct pd_engine_events events;
 };

@@ -26,11 +26,10 @@
 #include "worker/base/log.h"
 
 enum {
-    WAIT_MS = 1000,
-    LISTEN_MS = 3,      /* so long news wait while a step that nothing follows is awaited */
-    WATCHDOG_MS = 5000, /* a step that takes so long is worth a line in the log */
-    LOST_MS = 120000,   /* and so long that the device is given up */
-    FAILURES_MAX = 8,   /* so many steps in a row that fail, too */
+    LISTEN_MS = 3, /* so long news wait while a step that nothing follows is awaited */
+    PATIENCE_MS = 5000,
+    LOST_TIMES = 24,  /* patience is lost so often before the device is given up */
+    FAILURES_MAX = 8, /* so many steps in a row that fail, too */
 };
 
 /* ---- fill ------------------------------------------------------------------------------------ */
@@ -169,18 +168,23 @@ static void fail_step(struct pd_engine *engine, int status, const char *what)
 
 /* ---- collect --------------------------------------------------------------------------------- */
 
+static uint64_t patience_ms(const struct pd_engine *engine)
+{
+    return engine->options.patience_ms ? (uint64_t)engine->options.patience_ms : PATIENCE_MS;
+}
+
 /* Waits for the oldest flight: PD_KERNEL_OK, how it failed, or PD_KERNEL_LOST. */
 static int wait_for(struct pd_engine *engine, const struct pd_flight *flight)
 {
-    uint64_t start = pd_clock_ns(), next_ms = WATCHDOG_MS;
+    uint64_t start = pd_clock_ns(), patience = patience_ms(engine), next_ms = patience;
 
     for (;;) {
-        int status = pd_step_wait(engine->device, flight->number, WAIT_MS);
+        int status = pd_step_wait(engine->device, flight->number, (int)(patience / 5 + 1));
         uint64_t waited_ms = (pd_clock_ns() - start) / 1000000;
 
         if (status != PD_KERNEL_TIMEOUT)
             return status;
-        if (waited_ms >= LOST_MS)
+        if (waited_ms >= LOST_TIMES * patience)
             return PD_KERNEL_LOST;
         if (waited_ms < next_ms)
             continue;
@@ -298,8 +302,8 @@ static void collect(struct pd_engine *engine)
     take_in(engine, wait_for(engine, &engine->flights[engine->first_flight]));
 }
 
-/* Whether the only step in flight is one that no other is launched behind. One that does not end in a
- * second is the watchdog's. */
+/* Whether the only step in flight is one that no other is launched behind. One that does not end soon is
+ * the watchdog's. */
 static bool goes_alone(const struct pd_engine *engine)
 {
     const struct pd_flight *flight = &engine->flights[engine->first_flight];
@@ -307,7 +311,7 @@ static bool goes_alone(const struct pd_engine *engine)
 
     if (engine->flight_count != 1 || flight->answers > 0 ||
         !pd_pace_is_long(&engine->pace, false, flight->prompt_rows) ||
-        pd_clock_ns() - flight->launched_ns > WAIT_MS * UINT64_C(1000000))
+        pd_clock_ns() - flight->launched_ns > patience_ms(engine) / 5 * 1000000)
         return false;
     TAILQ_FOREACH (s, &engine->running, queue) {
         if (pd_sequence_decodes(s))
@@ -387,7 +391,7 @@ static bool launch(struct pd_engine *engine)
 
 bool pd_step_turn(struct pd_engine *engine)
 {
-    int before = engine->flight_count;
+    int before = engine->flight_count, failures = engine->failures;
     bool launched;
 
     if (goes_alone(engine)) {
@@ -397,5 +401,5 @@ bool pd_step_turn(struct pd_engine *engine)
     launched = !engine->lost && launch(engine);
     if (engine->flight_count == PD_FLIGHTS || (!launched && engine->flight_count > 0))
         collect(engine);
-    return launched || before > 0;
+    return launched || before > 0 || engine->failures != failures; /* whoever is left comes next */
 }
