@@ -5,40 +5,60 @@
 
 
 #include "ngx_http_pd_api.h"
+#include "ngx_http_pd_stock.h"
 
 
 ngx_int_t
 ngx_http_pd_answer_prefix(ngx_http_pd_ctx_t *ctx, const char *before,
-    const char *object)
+    const char *object, size_t room)
 {
+    u_char              *p;
+    size_t               len;
     const char          *kind;
-    ngx_http_pd_rope_t   rope;
+    ngx_str_t           *model;
+    ngx_chain_t         *cl;
+    ngx_http_pd_rope_t   escaped;
 
     kind = (ctx->openai.surface == NGX_HTTP_PD_OPENAI_CHAT) ? "chatcmpl-"
                                                             : "cmpl-";
-    ngx_memzero(&rope, sizeof(ngx_http_pd_rope_t));
+    model = &ctx->openai.model;
 
-    rope.pool = ctx->request->pool;
-    rope.buffer = 256;
+    ngx_memzero(&escaped, sizeof(ngx_http_pd_rope_t));
 
-    if (ngx_http_pd_rope_text(&rope, before) != NGX_OK
-        || ngx_http_pd_rope_literal(&rope, "{\"id\":\"") != NGX_OK
-        || ngx_http_pd_rope_text(&rope, kind) != NGX_OK
-        || ngx_http_pd_rope_append(&rope, ctx->id.data, ctx->id.len) != NGX_OK
-        || ngx_http_pd_rope_literal(&rope, "\",\"object\":\"") != NGX_OK
-        || ngx_http_pd_rope_text(&rope, object) != NGX_OK
-        || ngx_http_pd_rope_literal(&rope, "\",\"created\":") != NGX_OK
-        || ngx_http_pd_rope_number(&rope, (ngx_uint_t) ngx_time()) != NGX_OK
-        || ngx_http_pd_rope_literal(&rope, ",\"model\":\"") != NGX_OK
-        || ngx_http_pd_rope_escape(&rope, ctx->openai.model.data,
-                                   ctx->openai.model.len)
-           != NGX_OK
-        || ngx_http_pd_rope_literal(&rope, "\",\"choices\":[") != NGX_OK)
-    {
+    escaped.buffer = NGX_HTTP_PD_STOCK_BUFFER;
+
+    if (ngx_http_pd_rope_escape(&escaped, model->data, model->len) != NGX_OK) {
+        ngx_http_pd_stock_give(ngx_http_pd_rope_take(&escaped));
         return NGX_ERROR;
     }
 
-    return ngx_http_pd_rope_flatten(&rope, &ctx->prefix);
+    len = ngx_strlen(before) + ngx_strlen(kind) + ctx->id.len
+          + ngx_strlen(object) + NGX_TIME_T_LEN + escaped.size
+          + sizeof("{\"id\":\"\",\"object\":\"\",\"created\":,"
+                   "\"model\":\"\",\"choices\":[");
+
+    p = ngx_pnalloc(ctx->request->pool, len + room);
+
+    if (p) {
+        ctx->prefix.data = p;
+
+        p = ngx_sprintf(p, "%s{\"id\":\"%s%V\",\"object\":\"%s\","
+                        "\"created\":%T,\"model\":\"", before, kind, &ctx->id,
+                        object, ngx_time());
+
+        for (cl = escaped.first; cl; cl = cl->next) {
+            p = ngx_cpymem(p, cl->buf->pos, cl->buf->last - cl->buf->pos);
+        }
+
+        p = ngx_cpymem(p, "\",\"choices\":[",
+                       sizeof("\",\"choices\":[") - 1);
+
+        ctx->prefix.len = p - ctx->prefix.data;
+    }
+
+    ngx_http_pd_stock_give(ngx_http_pd_rope_take(&escaped));
+
+    return p ? NGX_OK : NGX_ERROR;
 }
 
 

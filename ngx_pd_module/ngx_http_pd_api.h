@@ -70,18 +70,22 @@ typedef struct {
 } ngx_http_pd_logprobs_t;
 
 
+/* an answer that is sent in one piece, as far as it has come, escaped */
+
+typedef struct {
+    ngx_http_pd_rope_t            text;
+    ngx_http_pd_rope_t            reasoning;
+    ngx_http_pd_logprobs_t        logprobs;
+} ngx_http_pd_gathered_t;
+
+
 struct ngx_http_pd_choice_s {
     ngx_http_pd_job_t             job;
     ngx_http_pd_ctx_t            *ctx;
     ngx_uint_t                    index;
     Pd__V1__FinishReason          finish;
 
-    /* the answer so far, escaped; a stream keeps none */
-
-    ngx_http_pd_rope_t            text;
-    ngx_http_pd_rope_t            reasoning;
-    ngx_http_pd_logprobs_t        logprobs;
-
+    ngx_http_pd_gathered_t       *gathered;     /* NULL: of a stream */
     ngx_uint_t                    characters;   /* of logprobs' tokens */
 
     ngx_str_t                     head;         /* of a stream's events; */
@@ -96,11 +100,11 @@ struct ngx_http_pd_choice_s {
 
 typedef struct {
     ngx_http_pd_rope_t            out;
-    ngx_http_pd_logprobs_t        logprobs;     /* of the open event */
+    ngx_http_pd_logprobs_t       *logprobs;     /* of the open event; NULL:
+                                                   there were none ever */
     ngx_http_pd_choice_t         *choice;       /* whose event is open */
     ngx_uint_t                    kind;         /* and of what; 0: none is */
-    ngx_chain_t                  *free;
-    ngx_chain_t                  *busy;
+    ngx_chain_t                  *busy;         /* with the output filters */
 } ngx_http_pd_stream_t;
 
 
@@ -165,14 +169,18 @@ ngx_int_t ngx_http_pd_body(ngx_http_pd_ctx_t *ctx, ngx_uint_t surface);
 /* --- ngx_http_pd_stream.c, ngx_http_pd_response.c --- */
 
 ngx_int_t ngx_http_pd_stream_init(ngx_http_pd_ctx_t *ctx);
+
+/* the request is gone: gives back the buffers that it still has */
+void ngx_http_pd_stream_free(ngx_http_pd_ctx_t *ctx);
+
 ngx_int_t ngx_http_pd_response_init(ngx_http_pd_ctx_t *ctx);
 
 
 /* --- ngx_http_pd_answer.c: what both write alike --- */
 
-/* ctx->prefix: "<before>{"id": ... "choices":[" */
+/* ctx->prefix: "<before>{"id": ... "choices":[", with "room" bytes behind it */
 ngx_int_t ngx_http_pd_answer_prefix(ngx_http_pd_ctx_t *ctx,
-    const char *before, const char *object);
+    const char *before, const char *object, size_t room);
 
 /* ""usage":{ ... }" of all choices */
 ngx_int_t ngx_http_pd_answer_usage(ngx_http_pd_ctx_t *ctx,
@@ -202,7 +210,10 @@ ngx_int_t ngx_http_pd_logprobs_add(ngx_http_pd_logprobs_t *logprobs,
 /* bytes that wait */
 size_t ngx_http_pd_logprobs_size(ngx_http_pd_logprobs_t *logprobs);
 
-/* moves them behind "rope" as a member "logprobs", or writes that it is null */
+/*
+ * Moves them behind "rope" as a member "logprobs", or writes that it is null;
+ * NULL: there are none.
+ */
 ngx_int_t ngx_http_pd_logprobs_take(ngx_http_pd_logprobs_t *logprobs,
     ngx_uint_t surface, ngx_http_pd_rope_t *rope);
 

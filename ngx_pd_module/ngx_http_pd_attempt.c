@@ -40,6 +40,7 @@
 static void ngx_http_pd_attempt_remove(ngx_http_pd_attempt_t *attempt);
 static void ngx_http_pd_attempt_settle(ngx_http_pd_attempt_t *attempt);
 static void ngx_http_pd_attempt_arm(ngx_http_pd_attempt_t *attempt);
+static void ngx_http_pd_attempt_later(ngx_event_t *ev);
 static void ngx_http_pd_attempt_unsuffix(ngx_http_pd_side_t *side);
 static void ngx_http_pd_attempt_peer(ngx_http_pd_attempt_t *attempt,
     ngx_http_pd_side_t *side, ngx_http_pd_attach_t *attach);
@@ -279,6 +280,17 @@ ngx_http_pd_attempt_unsuffix(ngx_http_pd_side_t *side)
 }
 
 
+/* what waits in an outbox is still needed, whatever the worker says */
+
+void
+ngx_http_pd_attempt_taken(ngx_http_pd_side_t *side)
+{
+    if (!side->submission.waits) {
+        ngx_http_pd_attempt_unsuffix(side);
+    }
+}
+
+
 void
 ngx_http_pd_attempt_send(ngx_http_pd_attempt_t *attempt,
     ngx_http_pd_side_t *side, ngx_uint_t worker)
@@ -334,11 +346,9 @@ ngx_http_pd_attempt_peer(ngx_http_pd_attempt_t *attempt,
     peer->name.data = ngx_pstrdup(job->pool, &attach->name);
     peer->name.len = peer->name.data ? attach->name.len : 0;
 
-    peer->state.peer = &peer->name;
-    peer->state.connect_time = (ngx_msec_t) -1;
-    peer->state.header_time = (ngx_msec_t) -1;
-    peer->state.response_time = (ngx_msec_t) -1;
-    peer->state.bytes_sent = side->submission.total;
+    peer->header_time = (ngx_msec_t) -1;
+    peer->response_time = (ngx_msec_t) -1;
+    peer->bytes_sent = side->submission.total;
 
     side->started = ngx_current_msec;
 }
@@ -609,7 +619,7 @@ ngx_http_pd_attempt_fail(ngx_http_pd_attempt_t *attempt, ngx_uint_t status,
     p = ngx_vslprintf(text, text + sizeof(text), fmt, args);
     va_end(args);
 
-    result = &attempt->result;
+    result = ngx_http_pd_attempt_result(attempt);
 
     result->status = status;
     result->retry_after = retry_after;
@@ -637,7 +647,30 @@ ngx_http_pd_attempt_fail(ngx_http_pd_attempt_t *attempt, ngx_uint_t status,
 
     ngx_http_pd_attempt_end(attempt, NGX_HTTP_PD_FAILED, attempt->reason);
 
-    ngx_post_event(&attempt->later, &ngx_posted_events);
+    attempt->timer.handler = ngx_http_pd_attempt_later;
+
+    ngx_post_event(&attempt->timer, &ngx_posted_events);
+}
+
+
+/* nearly no attempt needs one; without memory, all that fail share their words */
+
+ngx_http_pd_result_t *
+ngx_http_pd_attempt_result(ngx_http_pd_attempt_t *attempt)
+{
+    static ngx_http_pd_result_t  shared;
+
+    if (attempt->result == NULL) {
+        attempt->result = ngx_pcalloc(attempt->job->pool,
+                                      sizeof(ngx_http_pd_result_t));
+    }
+
+    if (attempt->result == NULL) {
+        ngx_memzero(&shared, sizeof(ngx_http_pd_result_t));
+        attempt->result = &shared;
+    }
+
+    return attempt->result;
 }
 
 
@@ -660,7 +693,7 @@ ngx_http_pd_attempt_stage(ngx_http_pd_attempt_t *attempt)
 }
 
 
-void
+static void
 ngx_http_pd_attempt_later(ngx_event_t *ev)
 {
     ngx_http_pd_attempt_t  *attempt = ev->data;
@@ -670,7 +703,7 @@ ngx_http_pd_attempt_later(ngx_event_t *ev)
     job = attempt->job;
 
     job->attempt = NULL;
-    job->handlers->done(job, &attempt->result);
+    job->handlers->done(job, attempt->result);
 }
 
 

@@ -38,12 +38,12 @@ struct ngx_http_pd_attempt_s {
     ngx_http_pd_failover_t    failover;
     ngx_str_t                 held;      /* P's step, until D accepts */
 
-    ngx_event_t               timer;     /* not cancelable: holds the process */
+    ngx_event_t               timer;     /* not cancelable: holds the process;
+                                            over: posted with the result */
     ngx_msec_t                queue_end;
     ngx_msec_t                end;
 
-    ngx_event_t               later;     /* posted: the result below */
-    ngx_http_pd_result_t      result;
+    ngx_http_pd_result_t     *result;    /* of a failure */
     Pd__V1__Cancel__Reason    reason;    /* for the workers, if it fails */
     ngx_uint_t                retry_after;   /* seconds, as a worker said */
     ngx_http_pd_verdict_e     verdict;
@@ -72,9 +72,8 @@ ngx_http_pd_attempt_t *ngx_http_pd_attempt_find(ngx_http_pd_process_t *process,
 void ngx_http_pd_attempt_start(ngx_http_pd_attempt_t *attempt);
 void ngx_http_pd_attempt_wait(ngx_http_pd_attempt_t *attempt);
 
-/* handlers of its two events */
+/* handler of its event */
 void ngx_http_pd_attempt_timer(ngx_event_t *ev);
-void ngx_http_pd_attempt_later(ngx_event_t *ev);
 
 /* grants of the shared zone are taken and sent */
 void ngx_http_pd_attempt_grants(ngx_http_pd_process_t *process);
@@ -82,6 +81,13 @@ void ngx_http_pd_attempt_grants(ngx_http_pd_process_t *process);
 /* the fields that the dispatcher appends to a consumer's Submit, packed */
 ngx_int_t ngx_http_pd_attempt_suffix(ngx_http_pd_side_t *side,
     Pd__V1__Route route, ngx_str_t *ticket);
+
+/* the side's worker has all of it: the suffix is of no more use */
+void ngx_http_pd_attempt_taken(ngx_http_pd_side_t *side);
+
+/* what the consumer will hear if it fails */
+ngx_http_pd_result_t *ngx_http_pd_attempt_result(
+    ngx_http_pd_attempt_t *attempt);
 
 /* submits to one worker, with that suffix; if it is gone, others are chosen */
 void ngx_http_pd_attempt_send(ngx_http_pd_attempt_t *attempt,

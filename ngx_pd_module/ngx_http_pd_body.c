@@ -41,8 +41,8 @@ ngx_http_pd_body(ngx_http_pd_ctx_t *ctx, ngx_uint_t surface)
 
     size = ngx_max(r->headers_in.content_length_n, 0);
 
-    ctx->parse = ngx_http_pd_openai_create(&ctx->openai, surface, size,
-                                           r->pool, r->connection->log);
+    ctx->parse = ngx_http_pd_openai_create(&ctx->openai, &ctx->error, surface,
+                                           size, r->pool, r->connection->log);
     if (ctx->parse == NULL) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
@@ -134,7 +134,6 @@ ngx_http_pd_body_read(ngx_http_request_t *r)
         return;
 
     case NGX_ABORT:
-        ctx->error = ctx->openai.error;
         ngx_http_pd_request_refuse(ctx);
         return;
 
@@ -147,7 +146,7 @@ ngx_http_pd_body_read(ngx_http_request_t *r)
 
 /*
  * NGX_OK: that was all; NGX_AGAIN: an event will call again; NGX_ABORT:
- * refused, see ctx->openai.error; else a status.
+ * refused, see ctx->error; else a status.
  */
 
 static ngx_int_t
@@ -275,18 +274,11 @@ ngx_http_pd_body_file(ngx_http_pd_ctx_t *ctx, ngx_buf_t *b, size_t *room)
 static ngx_int_t
 ngx_http_pd_body_end(ngx_http_pd_ctx_t *ctx)
 {
-    ngx_int_t  rc;
-
     ctx->body_read = 1;
 
     /* nothing more is to come, so a close need not wait for it */
 
     ctx->request->lingering_close = 0;
 
-    rc = ngx_http_pd_openai_end(ctx->parse);
-
-    ngx_http_pd_openai_destroy(ctx->parse);
-    ctx->parse = NULL;
-
-    return rc;
+    return ngx_http_pd_openai_end(ctx->parse);
 }

@@ -93,7 +93,9 @@ ngx_http_pd_dispatch_placed(ngx_http_pd_attach_t *attach,
     zone = attach->process->zone;
 
     peer = side->decode ? &job->decode : &job->prefill;
-    peer->state.header_time = ngx_current_msec - side->started;
+    peer->header_time = ngx_current_msec - side->started;
+
+    ngx_http_pd_attempt_taken(side);
 
     if (side->decode && job->route == NGX_HTTP_PD_ROUTE_SPLIT) {
 
@@ -528,8 +530,8 @@ ngx_http_pd_dispatch_side_over(ngx_http_pd_side_t *side, ngx_uint_t status,
     job = side->attempt->job;
     peer = side->decode ? &job->decode : &job->prefill;
 
-    peer->state.status = status;
-    peer->state.response_time = ngx_current_msec - side->started;
+    peer->status = status;
+    peer->response_time = ngx_current_msec - side->started;
 
     if (timing == NULL || timing->data == NULL
         || ngx_http_pd_step_timing(&told, timing) != NGX_OK)

@@ -82,7 +82,8 @@ ngx_http_pd_failure_message(ngx_http_pd_attach_t *attach,
     switch (failed->code) {
 
     case PD__V1__FAILED__CODE__CONTEXT_LENGTH:
-        ngx_str_set(&attempt->result.code, "context_length_exceeded");
+        ngx_str_set(&ngx_http_pd_attempt_result(attempt)->code,
+                    "context_length_exceeded");
 
         /* fall through */
 
@@ -211,8 +212,11 @@ ngx_http_pd_failure_other_decode(ngx_http_pd_attempt_t *attempt,
     ngx_uint_t            worker;
     ngx_http_pd_zone_t   *zone;
 
+    /* one that D has accepted is D's */
+
     if (attempt->choices >= NGX_HTTP_PD_CHOICES
-        || attempt->prefill.attach == NULL)
+        || attempt->prefill.attach == NULL
+        || attempt->decode.submission.suffix.data == NULL)
     {
         return NGX_DECLINED;
     }
@@ -359,20 +363,22 @@ ngx_http_pd_failure_prefilled(ngx_http_pd_attempt_t *attempt)
 static void
 ngx_http_pd_failure_param(ngx_http_pd_attempt_t *attempt, const char *param)
 {
-    u_char  text[64];
+    u_char      text[64];
+    ngx_str_t  *name;
 
     ngx_http_pd_failure_text(text, sizeof(text), param);
 
-    attempt->result.param.len = ngx_strlen(text);
-    attempt->result.param.data = ngx_pnalloc(attempt->job->pool,
-                                             sizeof(text));
+    name = &ngx_http_pd_attempt_result(attempt)->param;
 
-    if (attempt->result.param.data == NULL) {
-        attempt->result.param.len = 0;
+    name->len = ngx_strlen(text);
+    name->data = ngx_pnalloc(attempt->job->pool, sizeof(text));
+
+    if (name->data == NULL) {
+        name->len = 0;
         return;
     }
 
-    ngx_memcpy(attempt->result.param.data, text, sizeof(text));
+    ngx_memcpy(name->data, text, sizeof(text));
 }
 
 

@@ -116,10 +116,6 @@ ngx_http_pd_job_attempt(ngx_http_pd_job_t *job, ngx_http_pd_process_t *process)
     attempt->timer.log = job->log;
     attempt->timer.cancelable = (job->canary != 0);
 
-    attempt->later.handler = ngx_http_pd_attempt_later;
-    attempt->later.data = attempt;
-    attempt->later.log = job->log;
-
     return attempt;
 }
 
@@ -269,8 +265,8 @@ ngx_http_pd_job_cancel(ngx_http_pd_job_t *job, Pd__V1__Cancel__Reason reason)
 
     job->attempt = NULL;
 
-    if (attempt->later.posted) {
-        ngx_delete_posted_event(&attempt->later);
+    if (attempt->timer.posted) {
+        ngx_delete_posted_event(&attempt->timer);
         return;
     }
 

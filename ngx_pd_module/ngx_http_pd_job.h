@@ -88,7 +88,10 @@ typedef struct {
 
 typedef struct {
     ngx_str_t                  name;       /* address, in job->pool */
-    ngx_http_upstream_state_t  state;
+    ngx_uint_t                 status;     /* HTTP's, 0: not over */
+    ngx_msec_t                 header_time;    /* until placed; -1: never */
+    ngx_msec_t                 response_time;  /* until over; -1: never */
+    off_t                      bytes_sent;
 
     /* as the worker told at its end, zeros before */
 

@@ -138,6 +138,31 @@ ngx_http_pd_json_plain(u_char *p, u_char *last)
 }
 
 
+#if (__SSE2__)
+
+/* which of 16 bytes are not plain: those are all ones */
+
+static ngx_inline __m128i
+ngx_http_pd_json_stop(u_char *p)
+{
+    __m128i  bytes;
+
+    const __m128i  quote = _mm_set1_epi8('"');
+    const __m128i  backslash = _mm_set1_epi8('\\');
+    const __m128i  space = _mm_set1_epi8(0x20);
+
+    bytes = _mm_loadu_si128((const __m128i *) p);
+
+    /* bytes of 0x80 and up are negative, and so less than a space too */
+
+    return _mm_or_si128(_mm_cmplt_epi8(bytes, space),
+                        _mm_or_si128(_mm_cmpeq_epi8(bytes, quote),
+                                     _mm_cmpeq_epi8(bytes, backslash)));
+}
+
+#endif
+
+
 /* the first byte that is not plain ASCII: '"', '\', a control, 0x80 and up */
 
 static u_char *
@@ -145,23 +170,22 @@ ngx_http_pd_json_scan(u_char *p, u_char *last)
 {
 #if (__SSE2__)
 
-    int      mask;
-    __m128i  bytes, stop;
+    int  mask;
 
-    const __m128i  quote = _mm_set1_epi8('"');
-    const __m128i  backslash = _mm_set1_epi8('\\');
-    const __m128i  space = _mm_set1_epi8(0x20);
+    /* where the text is long, one look at 64 bytes */
+
+    while (last - p >= 64
+           && !_mm_movemask_epi8(
+                   _mm_or_si128(_mm_or_si128(ngx_http_pd_json_stop(p),
+                                             ngx_http_pd_json_stop(p + 16)),
+                                _mm_or_si128(ngx_http_pd_json_stop(p + 32),
+                                             ngx_http_pd_json_stop(p + 48)))))
+    {
+        p += 64;
+    }
 
     while (last - p >= 16) {
-        bytes = _mm_loadu_si128((const __m128i *) p);
-
-        /* bytes of 0x80 and up are negative, and so less than a space too */
-
-        stop = _mm_or_si128(_mm_cmplt_epi8(bytes, space),
-                            _mm_or_si128(_mm_cmpeq_epi8(bytes, quote),
-                                         _mm_cmpeq_epi8(bytes, backslash)));
-
-        mask = _mm_movemask_epi8(stop);
+        mask = _mm_movemask_epi8(ngx_http_pd_json_stop(p));
 
         if (mask) {
             return p + __builtin_ctz(mask);

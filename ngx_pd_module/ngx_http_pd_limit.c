@@ -115,19 +115,19 @@ ngx_http_pd_limit_output(ngx_http_pd_ctx_t *ctx)
     openai = &ctx->openai;
 
     if (limit == 0
-        || (openai->sampling.max_tokens
-            && openai->sampling.max_tokens <= limit))
+        || (openai->sampling->max_tokens
+            && openai->sampling->max_tokens <= limit))
     {
         return NGX_OK;
     }
 
     /* 16 for a completion may be nobody's wish, but the API's own default */
 
-    if (openai->sampling.max_tokens == 0
+    if (openai->sampling->max_tokens == 0
         || (openai->surface == NGX_HTTP_PD_OPENAI_COMPLETIONS
-            && openai->sampling.max_tokens == 16))
+            && openai->sampling->max_tokens == 16))
     {
-        openai->sampling.max_tokens = limit;
+        openai->sampling->max_tokens = limit;
         return NGX_OK;
     }
 
@@ -137,7 +137,7 @@ ngx_http_pd_limit_output(ngx_http_pd_ctx_t *ctx)
                              NGX_HTTP_BAD_REQUEST,
                              "integer_above_max_value", &param,
                              "'max_tokens' is %uD, and the caller may ask for "
-                             "at most %ui", openai->sampling.max_tokens,
+                             "at most %ui", openai->sampling->max_tokens,
                              limit);
 }
 

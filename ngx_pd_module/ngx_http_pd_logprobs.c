@@ -50,8 +50,6 @@ ngx_http_pd_logprobs_init(ngx_http_pd_logprobs_t *logprobs,
 
     for (i = 0; i < 4; i++) {
         logprobs->lists[i].pool = rope->pool;
-        logprobs->lists[i].free = rope->free;
-        logprobs->lists[i].tag = rope->tag;
         logprobs->lists[i].buffer = rope->buffer;
     }
 }
@@ -123,7 +121,7 @@ ngx_http_pd_logprobs_take(ngx_http_pd_logprobs_t *logprobs,
         "],\"top_logprobs\":[", "],\"text_offset\":["
     };
 
-    if (logprobs->tokens == 0) {
+    if (logprobs == NULL || logprobs->tokens == 0) {
         return ngx_http_pd_rope_literal(rope, ",\"logprobs\":null");
     }
 

@@ -55,8 +55,9 @@ static const char  *ngx_http_pd_openai_types[] = {
 
 
 ngx_http_pd_parse_t *
-ngx_http_pd_openai_create(ngx_http_pd_openai_t *request, ngx_uint_t surface,
-    off_t size, ngx_pool_t *pool, ngx_log_t *log)
+ngx_http_pd_openai_create(ngx_http_pd_openai_t *request,
+    ngx_http_pd_error_t *error, ngx_uint_t surface, off_t size,
+    ngx_pool_t *pool, ngx_log_t *log)
 {
     ngx_http_pd_parse_t  *parse;
 
@@ -74,6 +75,8 @@ ngx_http_pd_openai_create(ngx_http_pd_openai_t *request, ngx_uint_t surface,
 
     request->surface = surface;
     request->pool = pool;
+    request->sampling = &parse->sampling;
+    request->error = error;
 
     if (ngx_array_init(&request->prompts, pool, 1, sizeof(ngx_http_pd_rope_t))
         != NGX_OK)
@@ -82,13 +85,13 @@ ngx_http_pd_openai_create(ngx_http_pd_openai_t *request, ngx_uint_t surface,
         return NULL;
     }
 
-    pd__v1__sampling__init(&request->sampling);
+    pd__v1__sampling__init(request->sampling);
 
     request->n = 1;
-    request->sampling.temperature = 1;
+    request->sampling->temperature = 1;
 
     if (surface == NGX_HTTP_PD_OPENAI_COMPLETIONS) {
-        request->sampling.max_tokens = 16;  /* the API's own default */
+        request->sampling->max_tokens = 16;  /* the API's own default */
     }
 
     return parse;
@@ -147,10 +150,10 @@ ngx_http_pd_openai_together(ngx_http_pd_parse_t *parse)
     static ngx_str_t  top_logprobs = ngx_string("top_logprobs");
 
     request = parse->request;
-    sampling = &request->sampling;
+    sampling = request->sampling;
 
     if (sampling->max_tokens && sampling->min_tokens > sampling->max_tokens) {
-        return ngx_http_pd_error(&request->error, request->pool, 400,
+        return ngx_http_pd_error(request->error, request->pool, 400,
                                  "invalid_value", &min_tokens,
                                  "Invalid 'min_tokens': %uD is more than the "
                                  "%uD tokens that the answer may have",
@@ -158,7 +161,7 @@ ngx_http_pd_openai_together(ngx_http_pd_parse_t *parse)
     }
 
     if (request->n * request->prompts.nelts > NGX_HTTP_PD_MAX_CHOICES) {
-        return ngx_http_pd_error(&request->error, request->pool, 400,
+        return ngx_http_pd_error(request->error, request->pool, 400,
                                  "invalid_value", &n,
                                  "Invalid 'n': %ui answers to each of %ui "
                                  "prompts are more than the %d that one "
@@ -168,14 +171,14 @@ ngx_http_pd_openai_together(ngx_http_pd_parse_t *parse)
     }
 
     if (parse->stream_options && !request->stream) {
-        return ngx_http_pd_error(&request->error, request->pool, 400,
+        return ngx_http_pd_error(request->error, request->pool, 400,
                                  "invalid_value", &stream_options,
                                  "Invalid 'stream_options': it is only "
                                  "allowed with 'stream'");
     }
 
     if (sampling->top_logprobs && !sampling->logprobs) {
-        return ngx_http_pd_error(&request->error, request->pool, 400,
+        return ngx_http_pd_error(request->error, request->pool, 400,
                                  "invalid_value", &top_logprobs,
                                  "Invalid 'top_logprobs': it is only allowed "
                                  "with 'logprobs'");
@@ -198,7 +201,7 @@ ngx_http_pd_openai_json(ngx_http_pd_parse_t *parse, ngx_int_t rc)
 
     json = &parse->json;
 
-    return ngx_http_pd_error(&parse->request->error, parse->request->pool,
+    return ngx_http_pd_error(parse->request->error, parse->request->pool,
                              400, "invalid_json", NULL,
                              "The body is not valid JSON: %s, at byte %O "
                              "(line %ui, column %ui)", json->error,
@@ -677,7 +680,7 @@ ngx_http_pd_openai_error(ngx_http_pd_parse_t *parse, const char *code,
     va_end(args);
 
     if (text == buf) {
-        return ngx_http_pd_error(&request->error, request->pool, 400, code,
+        return ngx_http_pd_error(request->error, request->pool, 400, code,
                                  NULL, "%s the body%*s", problem,
                                  (size_t) (p - text), text);
     }
@@ -691,7 +694,7 @@ ngx_http_pd_openai_error(ngx_http_pd_parse_t *parse, const char *code,
 
     ngx_memcpy(path.data, buf, path.len);
 
-    return ngx_http_pd_error(&request->error, request->pool, 400, code, &path,
+    return ngx_http_pd_error(request->error, request->pool, 400, code, &path,
                              "%s '%V'%*s", problem, &path,
                              (size_t) (p - text), text);
 }
@@ -700,7 +703,7 @@ ngx_http_pd_openai_error(ngx_http_pd_parse_t *parse, const char *code,
 ngx_int_t
 ngx_http_pd_openai_no_memory(ngx_http_pd_parse_t *parse)
 {
-    ngx_http_pd_error_status(&parse->request->error, 500);
+    ngx_http_pd_error_status(parse->request->error, 500);
 
     return NGX_ABORT;
 }

@@ -50,14 +50,14 @@ typedef struct {
 
     ngx_str_t             model;
     ngx_array_t           prompts;     /* of ngx_http_pd_rope_t */
-    Pd__V1__Sampling      sampling;    /* its arrays in pool */
+    Pd__V1__Sampling     *sampling;    /* with the parser; arrays in pool */
     ngx_uint_t            n;           /* choices of each prompt */
 
     unsigned              seeded:1;
     unsigned              stream:1;
     unsigned              include_usage:1;
 
-    ngx_http_pd_error_t   error;       /* after NGX_ABORT */
+    ngx_http_pd_error_t  *error;       /* filled before NGX_ABORT */
 } ngx_http_pd_openai_t;
 
 
@@ -73,12 +73,14 @@ typedef struct {
 
 
 /*
- * The parser lives from the first byte of a body to its last; it is not in the
- * pool, so that a request that waits for its answer does not keep it.  "size"
- * is the body's, 0 if it is not known.  NULL: no memory.
+ * The parser lives from the first byte of a body until all its Submits are
+ * packed; it is not in the pool, so that a request that waits for its answer
+ * does not keep it.  "size" is the body's, 0 if it is not known; "error" is
+ * where it says why it refuses.  NULL: no memory.
  */
 ngx_http_pd_parse_t *ngx_http_pd_openai_create(ngx_http_pd_openai_t *request,
-    ngx_uint_t surface, off_t size, ngx_pool_t *pool, ngx_log_t *log);
+    ngx_http_pd_error_t *error, ngx_uint_t surface, off_t size,
+    ngx_pool_t *pool, ngx_log_t *log);
 void ngx_http_pd_openai_destroy(ngx_http_pd_parse_t *parse);
 
 /* NGX_OK, or NGX_ABORT: request->error says why */

@@ -118,6 +118,7 @@ typedef struct {
 struct ngx_http_pd_parse_s {
     ngx_http_pd_json_t          json;
     ngx_http_pd_openai_t       *request;
+    Pd__V1__Sampling            sampling;
     off_t                       size;       /* of the body, if known */
 
     ngx_http_pd_frame_t         frames[NGX_HTTP_PD_MAX_FRAMES];

@@ -20,7 +20,8 @@
 #define NGX_HTTP_PD_WIRE_IDS        0x0a    /* TokenList.ids, 1, packed */
 
 #define NGX_HTTP_PD_MARK_LENGTH     5
-#define NGX_HTTP_PD_PROMPT_BUFFER   512
+#define NGX_HTTP_PD_PROMPT_BUFFER   512     /* of a prompt of unknown size */
+#define NGX_HTTP_PD_PROMPT_LEAST    64
 
 
 /* what the elements of a prompt's list are; all must be alike */
@@ -107,8 +108,10 @@ ngx_http_pd_prompt_start(ngx_http_pd_parse_t *parse)
     ngx_memzero(rope, sizeof(ngx_http_pd_rope_t));
 
     rope->pool = request->pool;
-    rope->buffer = (size_t) ngx_min(ngx_max(size, NGX_HTTP_PD_PROMPT_BUFFER),
-                                    NGX_HTTP_PD_ROPE_MAX_BUFFER);
+    size = size ? ngx_max(size, NGX_HTTP_PD_PROMPT_LEAST)
+                : NGX_HTTP_PD_PROMPT_BUFFER;
+
+    rope->buffer = (size_t) ngx_min(size, NGX_HTTP_PD_ROPE_MAX_BUFFER);
 
     parse->prompt = rope;
 

@@ -17,7 +17,7 @@ static double ngx_http_pd_field_double(ngx_str_t *text);
 
 
 #define ngx_http_pd_member(parse, field, type)                                \
-    (*(type *) ((u_char *) &(parse)->request->sampling + (field)->offset))
+    (*(type *) ((u_char *) &(parse)->sampling + (field)->offset))
 
 
 ngx_int_t
@@ -88,7 +88,7 @@ ngx_http_pd_field_top_k(ngx_http_pd_parse_t *parse,
 
     /* both -1 and 0 stand for "off" in the wild */
 
-    parse->request->sampling.top_k = (value < 0) ? 0 : (uint32_t) value;
+    parse->sampling.top_k = (value < 0) ? 0 : (uint32_t) value;
 
     return NGX_OK;
 }
@@ -107,7 +107,7 @@ ngx_http_pd_field_seed(ngx_http_pd_parse_t *parse,
                                         "64 bits, but got %V", text);
     }
 
-    parse->request->sampling.seed = (uint64_t) value;
+    parse->sampling.seed = (uint64_t) value;
     parse->request->seeded = 1;
 
     return NGX_OK;
@@ -156,7 +156,7 @@ ngx_http_pd_field_logprobs(ngx_http_pd_parse_t *parse,
     ngx_uint_t         chat, number;
     Pd__V1__Sampling  *sampling;
 
-    sampling = &parse->request->sampling;
+    sampling = &parse->sampling;
 
     chat = (parse->request->surface == NGX_HTTP_PD_OPENAI_CHAT);
     number = (type == NGX_HTTP_PD_JSON_NUMBER);
@@ -264,7 +264,7 @@ ngx_http_pd_field_stop(ngx_http_pd_parse_t *parse,
     ngx_http_pd_openai_t  *request;
 
     request = parse->request;
-    sampling = &request->sampling;
+    sampling = request->sampling;
 
     if (text->len == 0) {
         return ngx_http_pd_openai_error(parse, "invalid_value", "Invalid",
@@ -307,7 +307,7 @@ ngx_http_pd_field_stop_token(ngx_http_pd_parse_t *parse,
         return NGX_ABORT;
     }
 
-    sampling = &parse->request->sampling;
+    sampling = &parse->sampling;
 
     if (sampling->stop_token_ids == NULL) {
         sampling->stop_token_ids = ngx_palloc(parse->request->pool,
@@ -388,7 +388,7 @@ ngx_http_pd_field_biases(ngx_http_pd_parse_t *parse)
         return NGX_OK;
     }
 
-    sampling = &parse->request->sampling;
+    sampling = &parse->sampling;
 
     sampling->logit_bias = ngx_palloc(parse->request->pool,
                           parse->biases.nelts * sizeof(Pd__V1__LogitBias *));

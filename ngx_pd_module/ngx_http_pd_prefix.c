@@ -47,7 +47,40 @@ static void ngx_http_pd_prefix_text(ngx_http_pd_prefix_t *prefix, u_char *p,
     size_t len);
 static void ngx_http_pd_prefix_end(ngx_http_pd_prefix_t *prefix);
 static void ngx_http_pd_tail_mark(ngx_http_pd_tail_t *tail, u_char mark);
-static uint64_t ngx_http_pd_prefix_mix(uint64_t hash, uint64_t word);
+
+
+/* both halves of a wide product, each bit of which depends on all */
+
+static ngx_inline uint64_t
+ngx_http_pd_prefix_mix(uint64_t hash, uint64_t word)
+{
+#if (__SIZEOF_INT128__)
+
+    unsigned __int128  product;
+
+    product = (unsigned __int128) (hash ^ word) * NGX_HTTP_PD_PREFIX_PRIME;
+
+    return (uint64_t) product ^ (uint64_t) (product >> 64);
+
+#else
+
+    hash = (hash ^ word) * NGX_HTTP_PD_PREFIX_PRIME;
+
+    return hash ^ (hash >> 32);
+
+#endif
+}
+
+
+static ngx_inline uint64_t
+ngx_http_pd_prefix_word(uint64_t hash, u_char *p)
+{
+    uint64_t  word;
+
+    ngx_memcpy(&word, p, sizeof(uint64_t));
+
+    return ngx_http_pd_prefix_mix(hash, le64toh(word));
+}
 
 
 void
@@ -263,7 +296,7 @@ void
 ngx_http_pd_tail_text(ngx_http_pd_tail_t *tail, u_char *p, size_t len)
 {
     u_char      *last;
-    uint64_t     whole, word, hash;
+    uint64_t     word, hash;
     ngx_uint_t   shift;
 
     last = p + len;
@@ -274,9 +307,16 @@ ngx_http_pd_tail_text(ngx_http_pd_tail_t *tail, u_char *p, size_t len)
     for ( ;; ) {
 
         if (shift == 0) {
+
+            for ( /* void */ ; last - p >= 32; p += 32) {
+                hash = ngx_http_pd_prefix_word(hash, p);
+                hash = ngx_http_pd_prefix_word(hash, p + 8);
+                hash = ngx_http_pd_prefix_word(hash, p + 16);
+                hash = ngx_http_pd_prefix_word(hash, p + 24);
+            }
+
             for ( /* void */ ; last - p >= 8; p += 8) {
-                ngx_memcpy(&whole, p, 8);
-                hash = ngx_http_pd_prefix_mix(hash, le64toh(whole));
+                hash = ngx_http_pd_prefix_word(hash, p);
             }
         }
 
@@ -331,10 +371,3 @@ ngx_http_pd_tail_answer(ngx_http_pd_tail_t *tail)
 }
 
 
-static uint64_t
-ngx_http_pd_prefix_mix(uint64_t hash, uint64_t word)
-{
-    hash = (hash ^ word) * NGX_HTTP_PD_PREFIX_PRIME;
-
-    return hash ^ (hash >> 32);
-}

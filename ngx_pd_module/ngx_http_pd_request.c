@@ -118,10 +118,12 @@ ngx_http_pd_ctx_peek(ngx_http_request_t *r)
 }
 
 
+/* the last that is heard of a request: nobody looks at its output any more */
+
 static void
 ngx_http_pd_request_anchor(void *data)
 {
-    /* only its address is of use */
+    ngx_http_pd_stream_free(data);
 }
 
 
@@ -312,6 +314,13 @@ ngx_http_pd_request_prepare(ngx_http_pd_ctx_t *ctx)
         return rc;
     }
 
+    /* all that it has understood is packed now */
+
+    ngx_http_pd_openai_destroy(ctx->parse);
+    ctx->parse = NULL;
+
+    ctx->openai.sampling = NULL;
+
     ngx_http_pd_limit_choices(ctx);
 
     for (i = 0; i < ctx->nchoices && rc == NGX_OK; i++) {
@@ -382,7 +391,7 @@ ngx_http_pd_request_choice(ngx_http_pd_choice_t *choice)
     job->model = ctx->openai.model;
     job->tenant = ctx->tenant;
     job->id = ctx->id;
-    job->max_tokens = ctx->openai.sampling.max_tokens;
+    job->max_tokens = ctx->openai.sampling->max_tokens;
     job->deadline = ctx->timeout;
     job->hurried = (ctx->timeout < plcf->timeout);
     job->queue_timeout = plcf->queue_timeout;
@@ -521,7 +530,13 @@ ngx_http_pd_request_states(ngx_http_pd_ctx_t *ctx)
                 return;
             }
 
-            *state = peers[n]->state;
+            ngx_memzero(state, sizeof(ngx_http_upstream_state_t));
+
+            state->status = peers[n]->status;
+            state->connect_time = (ngx_msec_t) -1;
+            state->header_time = peers[n]->header_time;
+            state->response_time = peers[n]->response_time;
+            state->bytes_sent = peers[n]->bytes_sent;
             state->peer = &peers[n]->name;
         }
     }

@@ -35,25 +35,32 @@ static const ngx_http_pd_answer_t  ngx_http_pd_response = {
 ngx_int_t
 ngx_http_pd_response_init(ngx_http_pd_ctx_t *ctx)
 {
-    ngx_uint_t             i;
-    ngx_http_pd_choice_t  *choice;
+    ngx_uint_t               i;
+    ngx_http_pd_gathered_t  *gathered;
 
     ctx->answer = &ngx_http_pd_response;
 
+    gathered = ngx_pcalloc(ctx->request->pool,
+                           ctx->nchoices * sizeof(ngx_http_pd_gathered_t));
+    if (gathered == NULL) {
+        return NGX_ERROR;
+    }
+
     for (i = 0; i < ctx->nchoices; i++) {
-        choice = &ctx->choices[i];
 
-        choice->text.pool = ctx->request->pool;
-        choice->text.buffer = NGX_HTTP_PD_RESPONSE_BUFFER;
+        gathered[i].text.pool = ctx->request->pool;
+        gathered[i].text.buffer = NGX_HTTP_PD_RESPONSE_BUFFER;
 
-        choice->reasoning = choice->text;
+        gathered[i].reasoning = gathered[i].text;
 
-        ngx_http_pd_logprobs_init(&choice->logprobs, &choice->text);
+        ngx_http_pd_logprobs_init(&gathered[i].logprobs, &gathered[i].text);
+
+        ctx->choices[i].gathered = &gathered[i];
     }
 
     return ngx_http_pd_answer_prefix(ctx, "",
                             ctx->openai.surface == NGX_HTTP_PD_OPENAI_CHAT
-                            ? "chat.completion" : "text_completion");
+                            ? "chat.completion" : "text_completion", 0);
 }
 
 
@@ -61,22 +68,25 @@ static ngx_int_t
 ngx_http_pd_response_delta(ngx_http_pd_choice_t *choice,
     ngx_http_pd_delta_t *delta)
 {
-    ngx_http_pd_ctx_t  *ctx;
+    ngx_http_pd_ctx_t       *ctx;
+    ngx_http_pd_gathered_t  *so_far;
 
-    if (ngx_http_pd_rope_escape(&choice->text, delta->text.data,
+    so_far = choice->gathered;
+
+    if (ngx_http_pd_rope_escape(&so_far->text, delta->text.data,
                                 delta->text.len)
         != NGX_OK
-        || ngx_http_pd_rope_escape(&choice->reasoning, delta->reasoning.data,
+        || ngx_http_pd_rope_escape(&so_far->reasoning, delta->reasoning.data,
                                    delta->reasoning.len)
            != NGX_OK
-        || ngx_http_pd_logprobs_add(&choice->logprobs, choice, delta)
+        || ngx_http_pd_logprobs_add(&so_far->logprobs, choice, delta)
            != NGX_OK)
     {
         return NGX_ERROR;
     }
 
-    if (choice->text.size + choice->reasoning.size
-        + ngx_http_pd_logprobs_size(&choice->logprobs)
+    if (so_far->text.size + so_far->reasoning.size
+        + ngx_http_pd_logprobs_size(&so_far->logprobs)
         > NGX_HTTP_PD_RESPONSE_MAX)
     {
         ctx = choice->ctx;
@@ -159,14 +169,14 @@ ngx_http_pd_response_choice(ngx_http_pd_choice_t *choice,
             return NGX_ERROR;
         }
 
-        ngx_http_pd_rope_join(all, &choice->text);
+        ngx_http_pd_rope_join(all, &choice->gathered->text);
 
         if (ngx_http_pd_rope_literal(all, "\"") != NGX_OK) {
             return NGX_ERROR;
         }
     }
 
-    if (ngx_http_pd_logprobs_take(&choice->logprobs,
+    if (ngx_http_pd_logprobs_take(&choice->gathered->logprobs,
                                   choice->ctx->openai.surface, all)
         != NGX_OK
         || ngx_http_pd_rope_literal(all, ",\"finish_reason\":\"") != NGX_OK
@@ -191,13 +201,13 @@ ngx_http_pd_response_message(ngx_http_pd_choice_t *choice,
         return NGX_ERROR;
     }
 
-    ngx_http_pd_rope_join(all, &choice->text);
+    ngx_http_pd_rope_join(all, &choice->gathered->text);
 
     if (ngx_http_pd_rope_literal(all, "\",\"refusal\":null") != NGX_OK) {
         return NGX_ERROR;
     }
 
-    if (choice->reasoning.size) {
+    if (choice->gathered->reasoning.size) {
 
         if (ngx_http_pd_rope_literal(all, ",\"reasoning_content\":\"")
             != NGX_OK)
@@ -205,7 +215,7 @@ ngx_http_pd_response_message(ngx_http_pd_choice_t *choice,
             return NGX_ERROR;
         }
 
-        ngx_http_pd_rope_join(all, &choice->reasoning);
+        ngx_http_pd_rope_join(all, &choice->gathered->reasoning);
 
         if (ngx_http_pd_rope_literal(all, "\"") != NGX_OK) {
             return NGX_ERROR;

@@ -9,9 +9,11 @@
 
 #include "ngx_http_pd_json.h"
 #include "ngx_http_pd_rope.h"
+#include "ngx_http_pd_stock.h"
 
 
 static ngx_buf_t *ngx_http_pd_rope_room(ngx_http_pd_rope_t *rope, size_t len);
+static ngx_chain_t *ngx_http_pd_rope_link(ngx_http_pd_rope_t *rope);
 static size_t ngx_http_pd_rope_escape_byte(u_char *dst, u_char *p,
     u_char *last, size_t *used);
 
@@ -150,28 +152,6 @@ ngx_http_pd_rope_join(ngx_http_pd_rope_t *rope, ngx_http_pd_rope_t *tail)
 }
 
 
-ngx_int_t
-ngx_http_pd_rope_flatten(ngx_http_pd_rope_t *rope, ngx_str_t *text)
-{
-    u_char       *p;
-    ngx_chain_t  *cl;
-
-    p = ngx_pnalloc(rope->pool, rope->size);
-    if (p == NULL) {
-        return NGX_ERROR;
-    }
-
-    text->data = p;
-    text->len = rope->size;
-
-    for (cl = rope->first; cl; cl = cl->next) {
-        p = ngx_cpymem(p, cl->buf->pos, cl->buf->last - cl->buf->pos);
-    }
-
-    return NGX_OK;
-}
-
-
 ngx_chain_t *
 ngx_http_pd_rope_take(ngx_http_pd_rope_t *rope)
 {
@@ -190,8 +170,7 @@ ngx_http_pd_rope_take(ngx_http_pd_rope_t *rope)
 static ngx_buf_t *
 ngx_http_pd_rope_room(ngx_http_pd_rope_t *rope, size_t len)
 {
-    ngx_buf_t    *b;
-    ngx_chain_t  *cl, *none;
+    ngx_chain_t  *cl;
 
     if (rope->last
         && len <= (size_t) (rope->last->buf->end - rope->last->buf->last))
@@ -199,38 +178,10 @@ ngx_http_pd_rope_room(ngx_http_pd_rope_t *rope, size_t len)
         return rope->last->buf;
     }
 
-    none = NULL;
-
-    cl = ngx_chain_get_free_buf(rope->pool, rope->free ? rope->free : &none);
+    cl = rope->pool ? ngx_http_pd_rope_link(rope) : ngx_http_pd_stock_take();
     if (cl == NULL) {
         return NULL;
     }
-
-    b = cl->buf;
-
-    if (b->start == NULL) {
-        b->start = ngx_pnalloc(rope->pool, rope->buffer);
-        if (b->start == NULL) {
-            return NULL;
-        }
-
-        b->end = b->start + rope->buffer;
-        b->temporary = 1;
-        b->tag = rope->tag;
-
-        if (rope->free == NULL) {
-            rope->buffer = ngx_min(rope->buffer * 2,
-                                   NGX_HTTP_PD_ROPE_MAX_BUFFER);
-        }
-    }
-
-    b->pos = b->start;
-    b->last = b->start;
-    b->flush = 0;
-    b->last_buf = 0;
-    b->last_in_chain = 0;
-
-    cl->next = NULL;
 
     if (rope->last) {
         rope->last->next = cl;
@@ -241,7 +192,30 @@ ngx_http_pd_rope_room(ngx_http_pd_rope_t *rope, size_t len)
 
     rope->last = cl;
 
-    return b;
+    return cl->buf;
+}
+
+
+static ngx_chain_t *
+ngx_http_pd_rope_link(ngx_http_pd_rope_t *rope)
+{
+    ngx_chain_t  *cl;
+
+    cl = ngx_alloc_chain_link(rope->pool);
+    if (cl == NULL) {
+        return NULL;
+    }
+
+    cl->buf = ngx_create_temp_buf(rope->pool, rope->buffer);
+    if (cl->buf == NULL) {
+        return NULL;
+    }
+
+    cl->next = NULL;
+
+    rope->buffer = ngx_min(rope->buffer * 2, NGX_HTTP_PD_ROPE_MAX_BUFFER);
+
+    return cl;
 }
 
 

@@ -10,9 +10,10 @@
  *     [############|  ] -> [#######|          ]
  *                   `- too little for the reserve() that came next
  *
- * A rope with a list of free buffers (a stream's) takes its buffers there, all
- * of one size, so that the pool does not grow with what passes through.  A
- * rope without one (a prompt's) doubles its buffers as it grows.
+ * A rope that passes things on (a stream's) takes its buffers from the stock,
+ * all of one size, so that the pool does not grow with what passes through;
+ * whoever takes them out of the rope gives them back there.  Another one (a
+ * prompt's) has its buffers in the pool, and doubles them as it grows.
  */
 
 
@@ -28,11 +29,9 @@
 
 
 typedef struct {
-    ngx_pool_t      *pool;
+    ngx_pool_t      *pool;      /* NULL: ngx_http_pd_stock.h */
     ngx_chain_t     *first;
     ngx_chain_t     *last;
-    ngx_chain_t    **free;      /* NULL: none */
-    ngx_buf_tag_t    tag;
     size_t           buffer;    /* bytes of the next buffer */
     size_t           size;      /* bytes written so far */
 } ngx_http_pd_rope_t;
@@ -58,9 +57,6 @@ ngx_int_t ngx_http_pd_rope_number(ngx_http_pd_rope_t *rope, ngx_uint_t n);
 
 /* moves all of "tail" behind "rope", without a copy */
 void ngx_http_pd_rope_join(ngx_http_pd_rope_t *rope, ngx_http_pd_rope_t *tail);
-
-/* a copy in one piece, in the rope's pool; NGX_ERROR: no memory */
-ngx_int_t ngx_http_pd_rope_flatten(ngx_http_pd_rope_t *rope, ngx_str_t *text);
 
 /* hands the buffers over and leaves the rope empty; NULL if it was */
 ngx_chain_t *ngx_http_pd_rope_take(ngx_http_pd_rope_t *rope);

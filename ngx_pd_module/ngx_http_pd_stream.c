@@ -13,16 +13,18 @@
  * open event: so a slow client costs one growing text, which has a limit, and
  * not a queue of events.
  *
- * Buffers come back from the output filters and are used again, so that the
- * request's pool does not grow with the length of the answer.
+ * Buffers are those of the process (ngx_http_pd_stock.h), and go back as soon
+ * as the output filters hold nothing of this request: a stream that waits for
+ * its next token has none, and its pool does not grow with the answer.
  */
 
 
 #include "ngx_http_pd_api.h"
 #include "ngx_http_pd_json.h"
+#include "ngx_http_pd_stock.h"
 
 
-#define NGX_HTTP_PD_STREAM_BUFFER  1024
+#define NGX_HTTP_PD_STREAM_INDEX   sizeof("{\"index\":999")
 
 
 enum {
@@ -39,6 +41,8 @@ static ngx_int_t ngx_http_pd_stream_fail(ngx_http_pd_ctx_t *ctx);
 static ngx_int_t ngx_http_pd_stream_pause(ngx_http_pd_ctx_t *ctx);
 
 static ngx_int_t ngx_http_pd_stream_usual(ngx_http_pd_choice_t *choice,
+    ngx_http_pd_delta_t *delta);
+static ngx_int_t ngx_http_pd_stream_logprobs(ngx_http_pd_choice_t *choice,
     ngx_http_pd_delta_t *delta);
 static ngx_int_t ngx_http_pd_stream_append(ngx_http_pd_choice_t *choice,
     ngx_uint_t kind, ngx_str_t *text);
@@ -63,6 +67,13 @@ static void ngx_http_pd_stream_writable(ngx_http_request_t *r);
 
 #define NGX_HTTP_PD_STREAM_END  ",\"logprobs\":null,\"finish_reason\":null}]"
 
+/* how a choice's member with text begins: a chat's is the second */
+
+static ngx_str_t  ngx_http_pd_stream_members[2] = {
+    ngx_string(",\"text\":\""),
+    ngx_string(",\"delta\":{\"content\":\"")
+};
+
 /* how an event with text ends: of a chat, with the promise of usage */
 
 static ngx_str_t  ngx_http_pd_stream_ends[2][2] = {
@@ -84,22 +95,38 @@ static const ngx_http_pd_answer_t  ngx_http_pd_stream = {
 ngx_int_t
 ngx_http_pd_stream_init(ngx_http_pd_ctx_t *ctx)
 {
-    ngx_http_pd_rope_t  *out;
+    ngx_uint_t  chat;
 
     ctx->answer = &ngx_http_pd_stream;
+    ctx->stream.out.buffer = NGX_HTTP_PD_STOCK_BUFFER;
 
-    out = &ctx->stream.out;
-
-    out->pool = ctx->request->pool;
-    out->buffer = NGX_HTTP_PD_STREAM_BUFFER;
-    out->free = &ctx->stream.free;
-    out->tag = (ngx_buf_tag_t) &ngx_http_pd_stream;
-
-    ngx_http_pd_logprobs_init(&ctx->stream.logprobs, out);
+    chat = (ctx->openai.surface == NGX_HTTP_PD_OPENAI_CHAT);
 
     return ngx_http_pd_answer_prefix(ctx, "data: ",
-                            ctx->openai.surface == NGX_HTTP_PD_OPENAI_CHAT
-                            ? "chat.completion.chunk" : "text_completion");
+                                     chat ? "chat.completion.chunk"
+                                          : "text_completion",
+                                     NGX_HTTP_PD_STREAM_INDEX
+                                     + ngx_http_pd_stream_members[chat].len);
+}
+
+
+void
+ngx_http_pd_stream_free(ngx_http_pd_ctx_t *ctx)
+{
+    ngx_uint_t             i;
+    ngx_http_pd_stream_t  *stream;
+
+    stream = &ctx->stream;
+
+    ngx_http_pd_stock_give(stream->busy);
+    ngx_http_pd_stock_give(ngx_http_pd_rope_take(&stream->out));
+
+    stream->busy = NULL;
+
+    for (i = 0; stream->logprobs && i < 4; i++) {
+        ngx_http_pd_stock_give(
+                        ngx_http_pd_rope_take(&stream->logprobs->lists[i]));
+    }
 }
 
 
@@ -107,6 +134,7 @@ static ngx_int_t
 ngx_http_pd_stream_delta(ngx_http_pd_choice_t *choice,
     ngx_http_pd_delta_t *delta)
 {
+    size_t                   size;
     ngx_int_t                rc;
     ngx_http_pd_ctx_t       *ctx;
     ngx_http_request_t      *r;
@@ -131,15 +159,10 @@ ngx_http_pd_stream_delta(ngx_http_pd_choice_t *choice,
         return NGX_ERROR;
     }
 
-    if (delta->nlogprobs) {
-
-        if ((stream->choice != choice
-             && ngx_http_pd_stream_open(choice, event_text) != NGX_OK)
-            || ngx_http_pd_logprobs_add(&stream->logprobs, choice, delta)
-               != NGX_OK)
-        {
-            return NGX_ERROR;
-        }
+    if (delta->nlogprobs
+        && ngx_http_pd_stream_logprobs(choice, delta) != NGX_OK)
+    {
+        return NGX_ERROR;
     }
 
     if (stream->out.size == 0) {
@@ -152,8 +175,11 @@ ngx_http_pd_stream_delta(ngx_http_pd_choice_t *choice,
 
     plcf = ngx_http_get_module_loc_conf(r, ngx_http_pd_module);
 
-    if (stream->out.size + ngx_http_pd_logprobs_size(&stream->logprobs)
-        > plcf->stream_buffer)
+    size = stream->out.size
+           + (stream->logprobs ? ngx_http_pd_logprobs_size(stream->logprobs)
+                               : 0);
+
+    if (size > plcf->stream_buffer)
     {
         (void) ngx_http_pd_error(&ctx->error, r->pool,
                                  NGX_HTTP_REQUEST_TIME_OUT, "client_too_slow",
@@ -258,7 +284,7 @@ ngx_http_pd_stream_pause(ngx_http_pd_ctx_t *ctx)
 
 /*
  * Nearly every event: plain text for a client that waits for it, written in
- * one go to a buffer that was used before.  NGX_DECLINED: it is another one.
+ * one go.  NGX_DECLINED: it is another one.
  */
 
 static ngx_int_t
@@ -267,7 +293,6 @@ ngx_http_pd_stream_usual(ngx_http_pd_choice_t *choice,
 {
     u_char                *last;
     size_t                 begin;
-    ngx_int_t              rc;
     ngx_buf_t             *b;
     ngx_str_t             *text, *end;
     ngx_chain_t           *cl;
@@ -280,9 +305,8 @@ ngx_http_pd_stream_usual(ngx_http_pd_choice_t *choice,
     stream = &ctx->stream;
     text = &delta->text;
     last = text->data + text->len;
-    cl = stream->free;
 
-    if (stream->out.size || stream->busy || cl == NULL || choice->head.len == 0
+    if (stream->out.size || stream->busy || choice->head.len == 0
         || delta->reasoning.len || delta->nlogprobs || text->len == 0
         || !r->header_sent || ngx_http_pd_stream_blocked(r))
     {
@@ -293,41 +317,59 @@ ngx_http_pd_stream_usual(ngx_http_pd_choice_t *choice,
                                    == NGX_HTTP_PD_OPENAI_CHAT]
                                   [ctx->openai.include_usage];
 
-    b = cl->buf;
     begin = choice->head.len + choice->open;
 
-    if (begin + text->len + end->len > (size_t) (b->end - b->start)
+    if (begin + text->len + end->len > NGX_HTTP_PD_STOCK_BUFFER
         || ngx_http_pd_json_plain(text->data, last) != last)
     {
         return NGX_DECLINED;
     }
 
-    stream->free = cl->next;
-    cl->next = NULL;
+    cl = ngx_http_pd_stock_take();
+    if (cl == NULL) {
+        return NGX_ERROR;
+    }
 
-    b->pos = b->start;
-    b->last = ngx_cpymem(b->start, choice->head.data, begin);
+    b = cl->buf;
+
+    b->last = ngx_cpymem(b->last, choice->head.data, begin);
     b->last = ngx_cpymem(b->last, text->data, text->len);
     b->last = ngx_cpymem(b->last, end->data, end->len);
     b->flush = 1;
-    b->last_buf = 0;
-    b->last_in_chain = 0;
 
-    rc = ngx_http_output_filter(r, cl);
-
-    if (b->pos == b->last) {
-        cl->next = stream->free;
-        stream->free = cl;
-
-    } else {
-        stream->busy = cl;
-    }
-
-    if (rc == NGX_ERROR) {
+    if (ngx_http_pd_stream_output(ctx, cl) == NGX_ERROR) {
         return NGX_ERROR;
     }
 
     return stream->busy ? ngx_http_pd_stream_arm(r) : NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_pd_stream_logprobs(ngx_http_pd_choice_t *choice,
+    ngx_http_pd_delta_t *delta)
+{
+    ngx_http_pd_stream_t  *stream;
+
+    stream = &choice->ctx->stream;
+
+    if (stream->logprobs == NULL) {
+        stream->logprobs = ngx_pcalloc(choice->ctx->request->pool,
+                                       sizeof(ngx_http_pd_logprobs_t));
+        if (stream->logprobs == NULL) {
+            return NGX_ERROR;
+        }
+
+        ngx_http_pd_logprobs_init(stream->logprobs, &stream->out);
+    }
+
+    if (stream->choice != choice
+        && ngx_http_pd_stream_open(choice, event_text) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_pd_logprobs_add(stream->logprobs, choice, delta);
 }
 
 
@@ -445,42 +487,42 @@ ngx_http_pd_stream_close(ngx_http_pd_ctx_t *ctx)
 }
 
 
-/* how the events of a choice begin */
+/* how the events of a choice begin; there is room behind the prefix for one */
 
 static ngx_int_t
 ngx_http_pd_stream_compose(ngx_http_pd_choice_t *choice)
 {
-    const char          *member;
-    ngx_http_pd_ctx_t   *ctx;
-    ngx_http_pd_rope_t   rope;
+    u_char             *p;
+    ngx_str_t          *prefix, *member;
+    ngx_http_pd_ctx_t  *ctx;
 
     ctx = choice->ctx;
+    prefix = &ctx->prefix;
 
-    ngx_memzero(&rope, sizeof(ngx_http_pd_rope_t));
+    member = &ngx_http_pd_stream_members[ctx->openai.surface
+                                         == NGX_HTTP_PD_OPENAI_CHAT];
 
-    rope.pool = ctx->request->pool;
-    member = (ctx->openai.surface == NGX_HTTP_PD_OPENAI_CHAT)
-             ? ",\"delta\":{\"content\":\"" : ",\"text\":\"";
+    choice->head.data = prefix->data;
+    p = prefix->data + prefix->len;
 
-    rope.buffer = ctx->prefix.len + sizeof("{\"index\":999")
-                  + ngx_strlen(member);
+    if (choice->index) {
+        p = ngx_pnalloc(ctx->request->pool, prefix->len
+                                            + NGX_HTTP_PD_STREAM_INDEX
+                                            + member->len);
+        if (p == NULL) {
+            return NGX_ERROR;
+        }
 
-    if (ngx_http_pd_rope_append(&rope, ctx->prefix.data, ctx->prefix.len)
-        != NGX_OK
-        || ngx_http_pd_rope_literal(&rope, "{\"index\":") != NGX_OK
-        || ngx_http_pd_rope_number(&rope, choice->index) != NGX_OK)
-    {
-        return NGX_ERROR;
+        choice->head.data = p;
+        p = ngx_cpymem(p, prefix->data, prefix->len);
     }
 
-    choice->head.data = rope.first->buf->pos;
-    choice->head.len = rope.size;
+    p = ngx_sprintf(p, "{\"index\":%ui", choice->index);
 
-    if (ngx_http_pd_rope_text(&rope, member) != NGX_OK) {
-        return NGX_ERROR;
-    }
+    choice->head.len = p - choice->head.data;
+    choice->open = member->len;
 
-    choice->open = rope.size - choice->head.len;
+    ngx_memcpy(p, member->data, member->len);
 
     return NGX_OK;
 }
@@ -503,7 +545,9 @@ ngx_http_pd_stream_tail(ngx_http_pd_ctx_t *ctx, const char *finish)
 
     out = &ctx->stream.out;
 
-    if (finish == NULL && ctx->stream.logprobs.tokens == 0) {
+    if (finish == NULL
+        && (ctx->stream.logprobs == NULL || ctx->stream.logprobs->tokens == 0))
+    {
 
         return ctx->openai.include_usage
                ? ngx_http_pd_rope_literal(out, NGX_HTTP_PD_STREAM_END
@@ -512,7 +556,7 @@ ngx_http_pd_stream_tail(ngx_http_pd_ctx_t *ctx, const char *finish)
                                                "}\n\n");
     }
 
-    if (ngx_http_pd_logprobs_take(&ctx->stream.logprobs, ctx->openai.surface,
+    if (ngx_http_pd_logprobs_take(ctx->stream.logprobs, ctx->openai.surface,
                                   out)
         != NGX_OK
         || ngx_http_pd_rope_text(out, finish ? ",\"finish_reason\":\""
@@ -573,20 +617,29 @@ ngx_http_pd_stream_send(ngx_http_pd_ctx_t *ctx, ngx_uint_t last)
 }
 
 
-/* NULL: only what was not sent yet */
+/*
+ * NULL: only what was not sent yet.  A buffer is another request's next, so
+ * that it is empty does not suffice: no filter may have anything of ours.
+ */
 
 static ngx_int_t
 ngx_http_pd_stream_output(ngx_http_pd_ctx_t *ctx, ngx_chain_t *out)
 {
-    ngx_int_t            rc;
-    ngx_http_request_t  *r;
+    ngx_int_t      rc;
+    ngx_chain_t  **last;
 
-    r = ctx->request;
+    for (last = &ctx->stream.busy; *last; last = &(*last)->next) {
+        /* void */
+    }
 
-    rc = ngx_http_output_filter(r, out);
+    *last = out;
 
-    ngx_chain_update_chains(r->pool, &ctx->stream.free, &ctx->stream.busy,
-                            &out, (ngx_buf_tag_t) &ngx_http_pd_stream);
+    rc = ngx_http_output_filter(ctx->request, out);
+
+    if (rc != NGX_ERROR && !ngx_http_pd_stream_blocked(ctx->request)) {
+        ngx_http_pd_stock_give(ctx->stream.busy);
+        ctx->stream.busy = NULL;
+    }
 
     return rc;
 }

@@ -8,7 +8,9 @@ void openai_read(struct openai_request *read, ngx_uint_t surface, const char *bo
     ngx_http_pd_parse_t *parse;
 
     read->pool = shim_pool_create();
-    parse = ngx_http_pd_openai_create(&read->request, surface, (off_t)length, read->pool, NULL);
+    parse = ngx_http_pd_openai_create(&read->request, &read->error, surface, (off_t)length,
+                                      read->pool, NULL);
+    read->parse = parse;
     read->result = parse ? NGX_OK : NGX_ERROR;
     if (!parse)
         return;
@@ -24,11 +26,12 @@ void openai_read(struct openai_request *read, ngx_uint_t surface, const char *bo
     }
     if (read->result == NGX_OK)
         read->result = ngx_http_pd_openai_end(parse);
-    ngx_http_pd_openai_destroy(parse);
 }
 
 void openai_free(struct openai_request *read)
 {
+    if (read->parse)
+        ngx_http_pd_openai_destroy(read->parse);
     shim_pool_destroy(read->pool);
 }
 

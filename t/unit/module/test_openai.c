@@ -34,8 +34,8 @@ static Pd__V1__Submit *read_good(ngx_uint_t surface, const char *body, ngx_uint_
 
         openai_read(&read, surface, body, strlen(body), piece);
         if (read.result != NGX_OK)
-            fail_msg("%s: %.*s", body, (int)read.request.error.message.len,
-                     read.request.error.message.data);
+            fail_msg("%s: %.*s", body, (int)read.error.message.len,
+                     read.error.message.data);
         read.request.seeded = 1;
         submit = openai_submit(&read, n);
         assert_non_null(submit);

@@ -247,10 +247,10 @@ static void check_refusal(const struct refusal *refusal, size_t piece)
     openai_read(&read, refusal->surface, refusal->body, strlen(refusal->body), piece);
     if (read.result != NGX_ABORT)
         fail_msg("%s is taken", refusal->body);
-    assert_int_equal(read.request.error.status, 400);
-    assert_text(read.request.error.message, refusal->message);
-    assert_text(read.request.error.param, refusal->param);
-    assert_text(read.request.error.code, refusal->code);
+    assert_int_equal(read.error.status, 400);
+    assert_text(read.error.message, refusal->message);
+    assert_text(read.error.param, refusal->param);
+    assert_text(read.error.code, refusal->code);
     openai_free(&read);
 }
 
@@ -305,8 +305,8 @@ static void bounds_every_list(void **state)
             openai_read(&read, lists[i].surface, body, strlen(body), 1000);
             assert_int_equal(read.result, over ? NGX_ABORT : NGX_OK);
             if (over) {
-                assert_text(read.request.error.code, "array_above_max_length");
-                assert_text(read.request.error.param, lists[i].param);
+                assert_text(read.error.code, "array_above_max_length");
+                assert_text(read.error.param, lists[i].param);
             }
             openai_free(&read);
             free(body);
@@ -346,8 +346,8 @@ static void bounds_every_string(void **state)
             if (read.result != (over ? NGX_ABORT : NGX_OK))
                 fail_msg("%s over %zu", strings[i].param, over);
             if (over) {
-                assert_text(read.request.error.code, "string_above_max_length");
-                assert_text(read.request.error.param, strings[i].param);
+                assert_text(read.error.code, "string_above_max_length");
+                assert_text(read.error.param, strings[i].param);
             }
             openai_free(&read);
             free(body);
@@ -365,8 +365,8 @@ static void an_unknown_name_is_cut(void **state)
     strcpy(body + 302, "\":1}");
     openai_read(&read, CHAT, body, strlen(body), 50);
     assert_int_equal(read.result, NGX_ABORT);
-    assert_text(read.request.error.code, "unknown_parameter");
-    assert_int_equal(read.request.error.param.len, 128);
+    assert_text(read.error.code, "unknown_parameter");
+    assert_int_equal(read.error.param.len, 128);
     openai_free(&read);
 }
 
@@ -387,7 +387,7 @@ static void memory_that_fails_is_the_servers_fault(void **state)
         if (read.result == NGX_OK)
             break;
         if (read.result == NGX_ABORT)
-            assert_int_equal(read.request.error.status, 500);
+            assert_int_equal(read.error.status, 500);
         openai_free(&read);
     }
     assert_in_range(count, 8, 100);

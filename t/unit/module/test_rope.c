@@ -11,6 +11,7 @@
 
 #include "ngx_http_pd_error.h"
 #include "ngx_http_pd_rope.h"
+#include "ngx_http_pd_stock.h"
 #include "ngx_shim.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -117,35 +118,53 @@ static void replaces_what_is_not_utf8(void **state)
     }
 }
 
-/* A stream that gives its buffers back takes no more memory for its thousandth event. */
-static void uses_free_buffers_again(void **state)
+/* Ropes that give their buffers back take no memory for what comes after the first, and more than
+ * the stock keeps goes back to the heap (the sanitizer would tell). */
+static void uses_buffers_again(void **state)
 {
-    ngx_chain_t *free_list = NULL;
-    ngx_http_pd_rope_t rope = {.pool = shim_pool_create(), .buffer = 64, .free = &free_list};
-    size_t first = 0;
+    ngx_http_pd_rope_t rope = {.buffer = NGX_HTTP_PD_STOCK_BUFFER};
+    ngx_chain_t *taken[3], *many = NULL;
 
     (void)state;
     shim_pool_bytes();
     for (int event = 0; event < 1000; event++) {
-        ngx_chain_t *chain, *next;
+        ngx_chain_t *chain;
+        char *text;
+        size_t length;
+        int same = 0;
 
-        for (int i = 0; i < 50; i++)
+        for (int i = 0; i < 500; i++)
             assert_int_equal(ngx_http_pd_rope_literal(&rope, "token "), NGX_OK);
-        assert_int_equal(rope.size, 300);
+        assert_int_equal(rope.size, 3000);
         chain = ngx_http_pd_rope_take(&rope);
         assert_int_equal(rope.size, 0);
         assert_null(ngx_http_pd_rope_take(&rope));
-        for (; chain; chain = next) {
-            next = chain->next;
-            chain->next = free_list;
-            free_list = chain;
+        text = flatten(chain, &length);
+        assert_int_equal(length, 3000);
+        assert_memory_equal(text + 2994, "token ", 6);
+        free(text);
+        for (int i = 0; i < 3; i++) {
+            ngx_chain_t *link = chain;
+
+            for (int skip = 0; skip < i; skip++)
+                link = link->next;
+            for (int old = 0; old < 3; old++)
+                same += event && link == taken[old];
         }
-        if (event == 0)
-            first = shim_pool_bytes();
+        assert_int_equal(same, event ? 3 : 0);
+        for (int i = 0; i < 3; i++)
+            taken[i] = i ? taken[i - 1]->next : chain;
+        ngx_http_pd_stock_give(chain);
     }
-    assert_true(first > 300);
     assert_int_equal(shim_pool_bytes(), 0);
-    shim_pool_destroy(rope.pool);
+    for (int i = 0; i < 3 * NGX_HTTP_PD_STOCK_KEEP; i++) {
+        ngx_chain_t *link = ngx_http_pd_stock_take();
+
+        assert_int_equal(link->buf->last - link->buf->pos, 0);
+        link->next = many;
+        many = link;
+    }
+    ngx_http_pd_stock_give(many);
 }
 
 static void errors_have_the_apis_shape(void **state)
@@ -205,7 +224,7 @@ int main(void)
         cmocka_unit_test(keeps_bytes_in_order),
         cmocka_unit_test(escapes_what_json_cannot_hold),
         cmocka_unit_test(replaces_what_is_not_utf8),
-        cmocka_unit_test(uses_free_buffers_again),
+        cmocka_unit_test(uses_buffers_again),
         cmocka_unit_test(errors_have_the_apis_shape),
     };
 
