@@ -8,55 +8,66 @@
 #include "ngx_http_pd_stock.h"
 
 
+/* how its JSON begins, up to the id, and goes on behind it: [stream][chat] */
+
+static ngx_str_t  ngx_http_pd_answer_begins[2][2] = {
+    { ngx_string("{\"id\":\"cmpl-"),
+      ngx_string("{\"id\":\"chatcmpl-") },
+    { ngx_string("data: {\"id\":\"cmpl-"),
+      ngx_string("data: {\"id\":\"chatcmpl-") }
+};
+
+static ngx_str_t  ngx_http_pd_answer_objects[2][2] = {
+    { ngx_string("\",\"object\":\"text_completion\",\"created\":"),
+      ngx_string("\",\"object\":\"chat.completion\",\"created\":") },
+    { ngx_string("\",\"object\":\"text_completion\",\"created\":"),
+      ngx_string("\",\"object\":\"chat.completion.chunk\",\"created\":") }
+};
+
+
 ngx_int_t
-ngx_http_pd_answer_prefix(ngx_http_pd_ctx_t *ctx, const char *before,
-    const char *object, size_t room)
+ngx_http_pd_answer_prefix(ngx_http_pd_ctx_t *ctx, size_t room)
 {
     u_char              *p;
-    size_t               len;
-    const char          *kind;
-    ngx_str_t           *model;
-    ngx_chain_t         *cl;
-    ngx_http_pd_rope_t   escaped;
+    ngx_str_t           *begin, *object;
+    ngx_uint_t           stream, chat;
+    ngx_chain_t         *in, *cl;
+    ngx_http_pd_rope_t   rope;
 
-    kind = (ctx->openai.surface == NGX_HTTP_PD_OPENAI_CHAT) ? "chatcmpl-"
-                                                            : "cmpl-";
-    model = &ctx->openai.model;
+    stream = ctx->openai.stream;
+    chat = (ctx->openai.surface == NGX_HTTP_PD_OPENAI_CHAT);
 
-    ngx_memzero(&escaped, sizeof(ngx_http_pd_rope_t));
+    begin = &ngx_http_pd_answer_begins[stream][chat];
+    object = &ngx_http_pd_answer_objects[stream][chat];
 
-    escaped.buffer = NGX_HTTP_PD_STOCK_BUFFER;
+    ngx_memzero(&rope, sizeof(ngx_http_pd_rope_t));
 
-    if (ngx_http_pd_rope_escape(&escaped, model->data, model->len) != NGX_OK) {
-        ngx_http_pd_stock_give(ngx_http_pd_rope_take(&escaped));
-        return NGX_ERROR;
+    rope.buffer = NGX_HTTP_PD_STOCK_BUFFER;
+    p = NULL;
+
+    if (ngx_http_pd_rope_append(&rope, begin->data, begin->len) == NGX_OK
+        && ngx_http_pd_rope_append(&rope, ctx->id.data, ctx->id.len) == NGX_OK
+        && ngx_http_pd_rope_append(&rope, object->data, object->len) == NGX_OK
+        && ngx_http_pd_rope_number(&rope, (ngx_uint_t) ngx_time()) == NGX_OK
+        && ngx_http_pd_rope_literal(&rope, ",\"model\":\"") == NGX_OK
+        && ngx_http_pd_rope_escape(&rope, ctx->openai.model.data,
+                                   ctx->openai.model.len)
+           == NGX_OK
+        && ngx_http_pd_rope_literal(&rope, "\",\"choices\":[") == NGX_OK)
+    {
+        p = ngx_pnalloc(ctx->request->pool, rope.size + room);
     }
 
-    len = ngx_strlen(before) + ngx_strlen(kind) + ctx->id.len
-          + ngx_strlen(object) + NGX_TIME_T_LEN + escaped.size
-          + sizeof("{\"id\":\"\",\"object\":\"\",\"created\":,"
-                   "\"model\":\"\",\"choices\":[");
+    ctx->prefix.data = p;
+    ctx->prefix.len = rope.size;
 
-    p = ngx_pnalloc(ctx->request->pool, len + room);
+    in = ngx_http_pd_rope_take(&rope);
 
-    if (p) {
-        ctx->prefix.data = p;
-
-        p = ngx_sprintf(p, "%s{\"id\":\"%s%V\",\"object\":\"%s\","
-                        "\"created\":%T,\"model\":\"", before, kind, &ctx->id,
-                        object, ngx_time());
-
-        for (cl = escaped.first; cl; cl = cl->next) {
-            p = ngx_cpymem(p, cl->buf->pos, cl->buf->last - cl->buf->pos);
-        }
-
-        p = ngx_cpymem(p, "\",\"choices\":[",
-                       sizeof("\",\"choices\":[") - 1);
-
-        ctx->prefix.len = p - ctx->prefix.data;
+    for (cl = in; p && cl; cl = cl->next) {
+        p = ngx_cpymem(p, cl->buf->pos, cl->buf->last - cl->buf->pos);
     }
 
-    ngx_http_pd_stock_give(ngx_http_pd_rope_take(&escaped));
+    ngx_http_pd_stock_give(in);
 
     return p ? NGX_OK : NGX_ERROR;
 }

@@ -178,9 +178,8 @@ ngx_int_t ngx_http_pd_response_init(ngx_http_pd_ctx_t *ctx);
 
 /* --- ngx_http_pd_answer.c: what both write alike --- */
 
-/* ctx->prefix: "<before>{"id": ... "choices":[", with "room" bytes behind it */
-ngx_int_t ngx_http_pd_answer_prefix(ngx_http_pd_ctx_t *ctx,
-    const char *before, const char *object, size_t room);
+/* ctx->prefix: "{"id": ... "choices":[", with "room" bytes behind it */
+ngx_int_t ngx_http_pd_answer_prefix(ngx_http_pd_ctx_t *ctx, size_t room);
 
 /* ""usage":{ ... }" of all choices */
 ngx_int_t ngx_http_pd_answer_usage(ngx_http_pd_ctx_t *ctx,

@@ -52,6 +52,7 @@ void
 ngx_http_pd_failover_keep(ngx_http_pd_attempt_t *attempt,
     ngx_http_pd_sequence_t *seq)
 {
+    size_t                   i;
     ngx_http_pd_failover_t  *f;
 
     f = &attempt->failover;
@@ -83,9 +84,8 @@ ngx_http_pd_failover_keep(ngx_http_pd_attempt_t *attempt,
         return;
     }
 
-    if (seq->tokens.len) {
-        ngx_memcpy(f->ids + f->len, seq->tokens.data, seq->tokens.len);
-        f->len += seq->tokens.len;
+    for (i = 0; i < seq->tokens.len; i++) {
+        f->ids[f->len++] = seq->tokens.data[i];    /* few, as a rule */
     }
 }
 

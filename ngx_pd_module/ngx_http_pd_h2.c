@@ -259,7 +259,9 @@ ngx_http_pd_h2_write_handler(ngx_event_t *wev)
     c = wev->data;
     h2 = c->data;
 
-    if (ngx_http_pd_h2_send(h2) != NGX_OK) {
+    /* epoll says "writable" along with each thing that is read */
+
+    if (h2->blocked && ngx_http_pd_h2_send(h2) != NGX_OK) {
         ngx_http_pd_h2_fail(h2);
     }
 }
@@ -328,6 +330,8 @@ ngx_http_pd_h2_send(ngx_http_pd_h2_t *h2)
 
     c = h2->connection;
 
+    h2->blocked = 0;
+
     for ( ;; ) {
 
         if (h2->out_pos == h2->out_last) {
@@ -344,6 +348,7 @@ ngx_http_pd_h2_send(ngx_http_pd_h2_t *h2)
         n = c->send(c, h2->out_pos, h2->out_last - h2->out_pos);
 
         if (n == NGX_AGAIN) {
+            h2->blocked = 1;
             break;
         }
 
@@ -383,8 +388,9 @@ ngx_http_pd_h2_frames(ngx_http_pd_h2_t *h2)
     h2->out_pos = h2->out;
     h2->out_last = h2->out;
 
-    while (end - h2->out_last >= NGX_HTTP_PD_H2_FRAME) {
-
+    while (end - h2->out_last >= NGX_HTTP_PD_H2_FRAME
+           && nghttp2_session_want_write(h2->session))
+    {
         n = nghttp2_session_mem_send(h2->session, &p);
 
         if (n == 0) {

@@ -41,6 +41,7 @@ struct ngx_http_pd_h2_s {
 
     unsigned                          local:1;      /* a unix socket */
     unsigned                          deferred:1;
+    unsigned                          blocked:1;    /* the socket is full */
     unsigned                          status:1;     /* 200 was seen */
     unsigned                          type:1;       /* application/grpc */
     unsigned                          ended:1;

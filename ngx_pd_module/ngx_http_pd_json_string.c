@@ -143,21 +143,24 @@ ngx_http_pd_json_plain(u_char *p, u_char *last)
 /* which of 16 bytes are not plain: those are all ones */
 
 static ngx_inline __m128i
-ngx_http_pd_json_stop(u_char *p)
+ngx_http_pd_json_stop(__m128i bytes)
 {
-    __m128i  bytes;
-
     const __m128i  quote = _mm_set1_epi8('"');
     const __m128i  backslash = _mm_set1_epi8('\\');
     const __m128i  space = _mm_set1_epi8(0x20);
-
-    bytes = _mm_loadu_si128((const __m128i *) p);
 
     /* bytes of 0x80 and up are negative, and so less than a space too */
 
     return _mm_or_si128(_mm_cmplt_epi8(bytes, space),
                         _mm_or_si128(_mm_cmpeq_epi8(bytes, quote),
                                      _mm_cmpeq_epi8(bytes, backslash)));
+}
+
+
+static ngx_inline __m128i
+ngx_http_pd_json_look(u_char *p)
+{
+    return ngx_http_pd_json_stop(_mm_loadu_si128((const __m128i *) p));
 }
 
 #endif
@@ -170,28 +173,52 @@ ngx_http_pd_json_scan(u_char *p, u_char *last)
 {
 #if (__SSE2__)
 
-    int  mask;
+    int      mask, first, second;
+    __m128i  stop;
 
     /* where the text is long, one look at 64 bytes */
 
     while (last - p >= 64
            && !_mm_movemask_epi8(
-                   _mm_or_si128(_mm_or_si128(ngx_http_pd_json_stop(p),
-                                             ngx_http_pd_json_stop(p + 16)),
-                                _mm_or_si128(ngx_http_pd_json_stop(p + 32),
-                                             ngx_http_pd_json_stop(p + 48)))))
+                   _mm_or_si128(_mm_or_si128(ngx_http_pd_json_look(p),
+                                             ngx_http_pd_json_look(p + 16)),
+                                _mm_or_si128(ngx_http_pd_json_look(p + 32),
+                                             ngx_http_pd_json_look(p + 48)))))
     {
         p += 64;
     }
 
     while (last - p >= 16) {
-        mask = _mm_movemask_epi8(ngx_http_pd_json_stop(p));
+        mask = _mm_movemask_epi8(ngx_http_pd_json_look(p));
 
         if (mask) {
             return p + __builtin_ctz(mask);
         }
 
         p += 16;
+    }
+
+    /* less than 16 are left: twice 8 or twice 4 that overlap, if so many */
+
+    if (last - p >= 8) {
+        stop = ngx_http_pd_json_stop(
+                   _mm_unpacklo_epi64(
+                           _mm_loadl_epi64((const __m128i *) p),
+                           _mm_loadl_epi64((const __m128i *) (last - 8))));
+
+        if (!_mm_movemask_epi8(stop)) {
+            return last;
+        }
+
+    } else if (last - p >= 4) {
+        ngx_memcpy(&first, p, 4);
+        ngx_memcpy(&second, last - 4, 4);
+
+        stop = ngx_http_pd_json_stop(_mm_set_epi32(first, second, first,
+                                                   second));
+        if (!_mm_movemask_epi8(stop)) {
+            return last;
+        }
     }
 
 #endif

@@ -61,10 +61,12 @@ ngx_http_pd_openai_create(ngx_http_pd_openai_t *request,
 {
     ngx_http_pd_parse_t  *parse;
 
-    parse = ngx_calloc(sizeof(ngx_http_pd_parse_t), log);
+    parse = ngx_alloc(sizeof(ngx_http_pd_parse_t), log);
     if (parse == NULL) {
         return NULL;
     }
+
+    ngx_memzero(parse, offsetof(ngx_http_pd_parse_t, scratch));
 
     parse->request = request;
     parse->size = size;

@@ -128,10 +128,7 @@ struct ngx_http_pd_parse_s {
     ngx_uint_t                  skipped;    /* containers open within it */
 
     ngx_http_pd_rope_t         *rope;       /* NULL: text goes to scratch */
-    size_t                      len;
-    u_char                      scratch[NGX_HTTP_PD_SCRATCH];
-
-    u_char                      key[NGX_HTTP_PD_JSON_TOKEN];   /* unknown */
+    size_t                      len;        /* of it */
 
     ngx_http_pd_rope_t         *prompt;     /* the last of request->prompts */
     ngx_http_pd_mark_t          marks[2];   /* around it */
@@ -143,6 +140,11 @@ struct ngx_http_pd_parse_s {
     unsigned                    no_generation_prompt:1;
     unsigned                    max_tokens:1;   /* given, by either name */
     unsigned                    stream_options:1;
+
+    /* last: not zeroed */
+
+    u_char                      scratch[NGX_HTTP_PD_SCRATCH];
+    u_char                      key[NGX_HTTP_PD_JSON_TOKEN];   /* unknown */
 };
 
 

@@ -83,6 +83,53 @@ ngx_http_pd_prefix_word(uint64_t hash, u_char *p)
 }
 
 
+/* up to 8 bytes, the first one lowest: two reads that overlap, or bytes */
+
+static ngx_inline uint64_t
+ngx_http_pd_prefix_short(u_char *p, size_t n)
+{
+    uint32_t    first, last;
+    uint64_t    word;
+    ngx_uint_t  i;
+
+    if (n >= 4) {
+        ngx_memcpy(&first, p, 4);
+        ngx_memcpy(&last, p + n - 4, 4);
+
+        return le32toh(first) | (uint64_t) le32toh(last) << (n - 4) * 8;
+    }
+
+    word = 0;
+
+    for (i = 0; i < n; i++) {
+        word |= (uint64_t) p[i] << i * 8;
+    }
+
+    return word;
+}
+
+
+/* up to 8 bytes of text: they fill the word, and may begin the next */
+
+static ngx_inline void
+ngx_http_pd_tail_short(ngx_http_pd_tail_t *tail, u_char *p, size_t n)
+{
+    uint64_t    bytes;
+    ngx_uint_t  shift;
+
+    bytes = ngx_http_pd_prefix_short(p, n);
+    shift = tail->bytes % 8 * 8;
+
+    tail->bytes += n;
+    tail->word |= bytes << shift;
+
+    if (shift + n * 8 >= 64) {
+        tail->hash = ngx_http_pd_prefix_mix(tail->hash, tail->word);
+        tail->word = shift ? bytes >> (64 - shift) : 0;
+    }
+}
+
+
 void
 ngx_http_pd_prefix_scan(ngx_http_pd_prefix_t *prefix, ngx_chain_t *prompt,
     uint64_t seed)
@@ -295,47 +342,39 @@ ngx_http_pd_prefix_end(ngx_http_pd_prefix_t *prefix)
 void
 ngx_http_pd_tail_text(ngx_http_pd_tail_t *tail, u_char *p, size_t len)
 {
-    u_char      *last;
-    uint64_t     word, hash;
-    ngx_uint_t   shift;
+    size_t     n;
+    u_char    *last;
+    uint64_t   hash;
 
-    last = p + len;
-    shift = tail->bytes % 8 * 8;
-    word = tail->word;
-    hash = tail->hash;
-
-    for ( ;; ) {
-
-        if (shift == 0) {
-
-            for ( /* void */ ; last - p >= 32; p += 32) {
-                hash = ngx_http_pd_prefix_word(hash, p);
-                hash = ngx_http_pd_prefix_word(hash, p + 8);
-                hash = ngx_http_pd_prefix_word(hash, p + 16);
-                hash = ngx_http_pd_prefix_word(hash, p + 24);
-            }
-
-            for ( /* void */ ; last - p >= 8; p += 8) {
-                hash = ngx_http_pd_prefix_word(hash, p);
-            }
-        }
-
-        if (p == last) {
-            break;
-        }
-
-        word |= (uint64_t) *p++ << shift;
-        shift = (shift + 8) % 64;
-
-        if (shift == 0) {
-            hash = ngx_http_pd_prefix_mix(hash, word);
-            word = 0;
-        }
+    if (len <= 8) {
+        ngx_http_pd_tail_short(tail, p, len);
+        return;
     }
 
-    tail->bytes += len;
-    tail->word = word;
+    n = (8 - tail->bytes % 8) % 8;
+
+    ngx_http_pd_tail_short(tail, p, n);
+
+    last = p + len;
+    p += n;
+
+    tail->bytes += (last - p) & ~(size_t) 7;
+    hash = tail->hash;
+
+    for ( /* void */ ; last - p >= 32; p += 32) {
+        hash = ngx_http_pd_prefix_word(hash, p);
+        hash = ngx_http_pd_prefix_word(hash, p + 8);
+        hash = ngx_http_pd_prefix_word(hash, p + 16);
+        hash = ngx_http_pd_prefix_word(hash, p + 24);
+    }
+
+    for ( /* void */ ; last - p >= 8; p += 8) {
+        hash = ngx_http_pd_prefix_word(hash, p);
+    }
+
     tail->hash = hash;
+
+    ngx_http_pd_tail_short(tail, p, last - p);
 }
 
 

@@ -58,9 +58,7 @@ ngx_http_pd_response_init(ngx_http_pd_ctx_t *ctx)
         ctx->choices[i].gathered = &gathered[i];
     }
 
-    return ngx_http_pd_answer_prefix(ctx, "",
-                            ctx->openai.surface == NGX_HTTP_PD_OPENAI_CHAT
-                            ? "chat.completion" : "text_completion", 0);
+    return ngx_http_pd_answer_prefix(ctx, 0);
 }
 
 

@@ -102,10 +102,7 @@ ngx_http_pd_stream_init(ngx_http_pd_ctx_t *ctx)
 
     chat = (ctx->openai.surface == NGX_HTTP_PD_OPENAI_CHAT);
 
-    return ngx_http_pd_answer_prefix(ctx, "data: ",
-                                     chat ? "chat.completion.chunk"
-                                          : "text_completion",
-                                     NGX_HTTP_PD_STREAM_INDEX
+    return ngx_http_pd_answer_prefix(ctx, NGX_HTTP_PD_STREAM_INDEX
                                      + ngx_http_pd_stream_members[chat].len);
 }
 

@@ -13,7 +13,7 @@ struct openai_request {
     ngx_http_pd_parse_t *parse;
     ngx_http_pd_openai_t request;
     ngx_http_pd_error_t error; /* with NGX_ABORT */
-    ngx_int_t result; /* NGX_OK, NGX_ABORT, or NGX_ERROR where nothing could be created */
+    ngx_int_t result;          /* NGX_OK, NGX_ABORT, or NGX_ERROR where nothing could be created */
 };
 
 /* Feeds `body` in pieces of `piece` bytes (0: all at once), each in memory of its own. */
