@@ -28,7 +28,7 @@ static void ngx_http_pd_failure_pair(ngx_http_pd_attempt_t *attempt);
 static void ngx_http_pd_failure_fault(ngx_http_pd_attempt_t *attempt,
     ngx_http_pd_attach_t *attach, const char *message);
 static void ngx_http_pd_failure_refused(ngx_http_pd_attempt_t *attempt,
-    ngx_http_pd_attach_t *attach, ngx_uint_t decode,
+    ngx_http_pd_attach_t *attach, ngx_uint_t unclaimed,
     Pd__V1__Failed__Code code, const char *message);
 static ngx_int_t ngx_http_pd_failure_other_decode(
     ngx_http_pd_attempt_t *attempt, ngx_uint_t avoid);
@@ -108,8 +108,13 @@ ngx_http_pd_failure_message(ngx_http_pd_attach_t *attach,
             ngx_http_pd_failover_begin(attempt);
         }
 
-        ngx_http_pd_failure_refused(attempt, attach, decode, failed->code,
-                                     message);
+        /* a ticket that D has not accepted may be handed to another one */
+
+        ngx_http_pd_failure_refused(attempt, attach,
+                                    decode && attempt->handed
+                                    && !attempt->accepted && failed->code
+                                       != PD__V1__FAILED__CODE__TICKET,
+                                    failed->code, message);
         break;
 
     case PD__V1__FAILED__CODE__REDIRECT:
@@ -164,7 +169,7 @@ ngx_http_pd_failure_fault(ngx_http_pd_attempt_t *attempt,
 
 static void
 ngx_http_pd_failure_refused(ngx_http_pd_attempt_t *attempt,
-    ngx_http_pd_attach_t *attach, ngx_uint_t decode,
+    ngx_http_pd_attach_t *attach, ngx_uint_t unclaimed,
     Pd__V1__Failed__Code code, const char *message)
 {
     ngx_http_pd_zone_t    *zone;
@@ -189,9 +194,7 @@ ngx_http_pd_failure_refused(ngx_http_pd_attempt_t *attempt,
 
     ngx_http_pd_zone_unlock(zone);
 
-    /* a ticket that one D has refused may be handed to another */
-
-    if (decode && attempt->handed && code != PD__V1__FAILED__CODE__TICKET
+    if (unclaimed
         && ngx_http_pd_failure_other_decode(attempt, attach->index) == NGX_OK)
     {
         return;

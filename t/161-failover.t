@@ -384,3 +384,24 @@ pd_cluster chat { worker {{m0}}; failover_rate 5 burst=x; }
 --- must_die
 --- error_log
 invalid parameter "burst=x" in "failover_rate"
+
+
+
+=== TEST 18: D leaves in mid-answer: its ticket is used up, and is handed to nobody
+--- http_config
+pd_zone pd:1m;
+pd_cluster chat { worker {{p0}}; worker {{d0}}; worker {{d1}} backup; }
+--- worker
+p0 role=prefill
+d0 role=decode fail=DRAINING
+d1 role=decode
+--- steps
+nginx expect attached
+nginx expect attached
+nginx expect attached
+client request
+client expect t2
+client expect [DONE]
+worker p0 expect submit request=1 attempt=2
+worker d1 expect submit request=1 attempt=2 route=DECODE
+worker d1 lacks attempt=1

@@ -560,3 +560,33 @@ worker d0 release
 nginx expect is tried again: the link between them is up
 client4 request
 worker d0 expect submit request=4
+
+
+
+=== TEST 26: who starts again is in use within two seconds, its canary through
+--- more_headers_client2
+X-Request-Id: again
+--- workers: 1
+--- cluster
+worker {{p0}}; worker {{d0}}; worker {{d1}} backup;
+--- worker
+p0 role=prefill
+d0 role=decode
+d1 role=decode
+--- steps
+nginx expect attached
+nginx expect attached
+nginx expect attached
+worker d0 kill
+nginx expect lost worker
+client request
+client expect [DONE]
+worker d1 expect submit
+sleep 2
+worker d0 start role=decode
+worker d0 expect request_id: "canary"
+nginx expect is back: its canary sang
+client2 request
+client2 expect [DONE]
+worker d0 expect request_id: "again"
+nginx healed_within 2

@@ -214,7 +214,7 @@ sub kill_child {
     my ($self, $pid) = @_;
 
     $pid //= ($self->children)[-1];
-    $self->{killed} = time;
+    $self->{harmed} = time;
 
     return $pid && kill 'KILL', $pid;
 }
