@@ -47,6 +47,8 @@ static ngx_int_t ngx_http_pd_dispatch_deliver(ngx_http_pd_attempt_t *attempt,
     ngx_http_pd_sequence_t *seq, uint64_t now);
 static void ngx_http_pd_dispatch_finish(ngx_http_pd_attempt_t *attempt,
     ngx_http_pd_finished_t *finished);
+static void ngx_http_pd_dispatch_count_kv(ngx_http_pd_attempt_t *attempt,
+    ngx_http_pd_timing_t *told);
 
 
 ngx_http_pd_side_t *
@@ -541,6 +543,9 @@ ngx_http_pd_dispatch_side_over(ngx_http_pd_side_t *side, ngx_uint_t status,
 
     peer->prefill_us = told.prefill_us;
     peer->kv_bytes = told.kv_bytes;
+    peer->kv_chunks = told.kv_chunks;
+    peer->kv_wait_us = told.kv_wait_us;
+    peer->kv_wire_us = told.kv_wire_us;
     peer->kv_exposed_us = told.kv_exposed_us;
 
     len = ngx_min(told.kv_transport.len, sizeof(peer->kv_transport) - 1);
@@ -550,4 +555,32 @@ ngx_http_pd_dispatch_side_over(ngx_http_pd_side_t *side, ngx_uint_t status,
     }
 
     peer->kv_transport[len] = '\0';
+
+    if (side->decode && len && job->canary == 0) {
+        ngx_http_pd_dispatch_count_kv(side->attempt, &told);
+    }
+}
+
+
+/* a hand-off that went well, or that a decode worker gave up */
+
+static void
+ngx_http_pd_dispatch_count_kv(ngx_http_pd_attempt_t *attempt,
+    ngx_http_pd_timing_t *told)
+{
+    ngx_http_pd_zone_t          *zone;
+    ngx_http_pd_zone_cluster_t  *cluster;
+
+    zone = attempt->process->zone;
+    cluster = &zone->sh->clusters[attempt->job->cluster->shared];
+
+    ngx_http_pd_zone_lock(zone);
+
+    cluster->kv_transfers++;
+    cluster->kv_bytes += told->kv_bytes;
+    cluster->kv_us[NGX_HTTP_PD_KV_WAIT] += told->kv_wait_us;
+    cluster->kv_us[NGX_HTTP_PD_KV_WIRE] += told->kv_wire_us;
+    cluster->kv_us[NGX_HTTP_PD_KV_EXPOSED] += told->kv_exposed_us;
+
+    ngx_http_pd_zone_unlock(zone);
 }

@@ -97,6 +97,9 @@ typedef struct {
 
     uint64_t                   prefill_us;
     uint64_t                   kv_bytes;
+    uint64_t                   kv_chunks;
+    uint64_t                   kv_wait_us;
+    uint64_t                   kv_wire_us;
     uint64_t                   kv_exposed_us;
     u_char                     kv_transport[8];
 } ngx_http_pd_job_peer_t;

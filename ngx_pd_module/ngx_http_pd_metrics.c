@@ -34,6 +34,9 @@ typedef struct {
     uint64_t                      gave_up;
     uint64_t                      paced;
     uint64_t                      unpromised;
+    uint64_t                      kv_transfers;
+    uint64_t                      kv_bytes;
+    uint64_t                      kv_us[NGX_HTTP_PD_KV_TIMES];
     uint64_t                      window[2];
     uint64_t                      degraded;
     uint64_t                      away;
@@ -121,6 +124,10 @@ static const char  *ngx_http_pd_metrics_moves[] = {
     "exact", "approximate", "restarted"
 };
 
+static const char  *ngx_http_pd_metrics_kv_times[] = {
+    "wait", "wire", "exposed"
+};
+
 static const char  *ngx_http_pd_metrics_classes[] = {
     "interactive", "standard"
 };
@@ -184,6 +191,19 @@ static const ngx_http_pd_metrics_family_t  ngx_http_pd_metrics_of_clusters[] = {
     { "pd_failovers_unpromised_total", "counter",
       "Requests over pd_failover_buffer, which cannot move.",
       NGX_HTTP_PD_METRICS_AT(cluster, unpromised), NGX_HTTP_PD_METRICS_ONE },
+
+    { "pd_kv_transfers_total", "counter",
+      "KV hand-offs that a decode worker has told of.",
+      NGX_HTTP_PD_METRICS_AT(cluster, kv_transfers), NGX_HTTP_PD_METRICS_ONE },
+
+    { "pd_kv_bytes_total", "counter",
+      "What decode workers have read by them.",
+      NGX_HTTP_PD_METRICS_AT(cluster, kv_bytes), NGX_HTTP_PD_METRICS_ONE },
+
+    { "pd_kv_microseconds_total", "counter",
+      "How long they took: waiting, reading, and what clients waited for.",
+      NGX_HTTP_PD_METRICS_AT(cluster, kv_us),
+      NGX_HTTP_PD_METRICS_BY("part", ngx_http_pd_metrics_kv_times) },
 
     { "pd_window_requests", "gauge",
       "Requests of the last minutes by which this frontend is judged.",
@@ -421,6 +441,8 @@ ngx_http_pd_metrics_cluster(ngx_http_pd_metrics_t *m,
     copy->gave_up = cluster->gave_up;
     copy->paced = cluster->paced;
     copy->unpromised = cluster->unpromised;
+    copy->kv_transfers = cluster->kv_transfers;
+    copy->kv_bytes = cluster->kv_bytes;
     copy->degraded = cluster->ready.degraded;
     copy->away = cluster->ready.away;
 
@@ -430,6 +452,7 @@ ngx_http_pd_metrics_cluster(ngx_http_pd_metrics_t *m,
     ngx_memcpy(copy->refused, cluster->refused, sizeof(copy->refused));
     ngx_memcpy(copy->ended, cluster->ended, sizeof(copy->ended));
     ngx_memcpy(copy->moved, cluster->moves, sizeof(copy->moved));
+    ngx_memcpy(copy->kv_us, cluster->kv_us, sizeof(copy->kv_us));
 
     for (i = 0; i < NGX_HTTP_PD_CLASSES; i++) {
         copy->waiting[i] = cluster->lines[i].queued;

@@ -610,6 +610,18 @@ ngx_http_pd_step_timing(ngx_http_pd_timing_t *timing, ngx_str_t *packed)
             timing->kv_bytes = wire.number;
             break;
 
+        case ngx_http_pd_wire_uint(5):
+            timing->kv_chunks = wire.number;
+            break;
+
+        case ngx_http_pd_wire_uint(6):
+            timing->kv_wait_us = wire.number;
+            break;
+
+        case ngx_http_pd_wire_uint(7):
+            timing->kv_wire_us = wire.number;
+            break;
+
         case ngx_http_pd_wire_uint(8):
             timing->kv_exposed_us = wire.number;
             break;

@@ -116,6 +116,9 @@ typedef struct {
 typedef struct {
     uint64_t                     prefill_us;
     uint64_t                     kv_bytes;
+    uint64_t                     kv_chunks;
+    uint64_t                     kv_wait_us;
+    uint64_t                     kv_wire_us;
     uint64_t                     kv_exposed_us;
     ngx_str_t                    kv_transport;
 } ngx_http_pd_timing_t;

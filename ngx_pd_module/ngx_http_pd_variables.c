@@ -33,6 +33,8 @@ typedef enum {
 typedef enum {
     NGX_HTTP_PD_VAR_PREFILL = 0,
     NGX_HTTP_PD_VAR_KV,
+    NGX_HTTP_PD_VAR_KV_WAIT,
+    NGX_HTTP_PD_VAR_KV_WIRE,
     NGX_HTTP_PD_VAR_TTFT,
     NGX_HTTP_PD_VAR_SECOND,
     NGX_HTTP_PD_VAR_TPOT
@@ -58,6 +60,7 @@ typedef enum {
     NGX_HTTP_PD_VAR_CACHED_TOKENS,
     NGX_HTTP_PD_VAR_COMPLETION_TOKENS,
     NGX_HTTP_PD_VAR_KV_BYTES,
+    NGX_HTTP_PD_VAR_KV_CHUNKS,
     NGX_HTTP_PD_VAR_RESERVED,
     NGX_HTTP_PD_VAR_FAILOVERS
 } ngx_http_pd_count_e;
@@ -136,6 +139,10 @@ static ngx_http_variable_t  ngx_http_pd_vars[] = {
                          NGX_HTTP_PD_VAR_PREFILL),
     ngx_http_pd_variable("pd_kv_time", ngx_http_pd_variable_time,
                          NGX_HTTP_PD_VAR_KV),
+    ngx_http_pd_variable("pd_kv_wait_time", ngx_http_pd_variable_time,
+                         NGX_HTTP_PD_VAR_KV_WAIT),
+    ngx_http_pd_variable("pd_kv_wire_time", ngx_http_pd_variable_time,
+                         NGX_HTTP_PD_VAR_KV_WIRE),
     ngx_http_pd_variable("pd_ttft", ngx_http_pd_variable_time,
                          NGX_HTTP_PD_VAR_TTFT),
     ngx_http_pd_variable("pd_second_token_time", ngx_http_pd_variable_time,
@@ -155,6 +162,8 @@ static ngx_http_variable_t  ngx_http_pd_vars[] = {
                          NGX_HTTP_PD_VAR_COMPLETION_TOKENS),
     ngx_http_pd_variable("pd_kv_bytes", ngx_http_pd_variable_count,
                          NGX_HTTP_PD_VAR_KV_BYTES),
+    ngx_http_pd_variable("pd_kv_chunks", ngx_http_pd_variable_count,
+                         NGX_HTTP_PD_VAR_KV_CHUNKS),
     ngx_http_pd_variable("pd_reserved_tokens", ngx_http_pd_variable_count,
                          NGX_HTTP_PD_VAR_RESERVED),
     ngx_http_pd_variable("pd_degraded", ngx_http_pd_variable_degraded, 0),
@@ -352,11 +361,15 @@ ngx_http_pd_variable_time(ngx_http_request_t *r, ngx_http_variable_value_t *v,
         break;
 
     case NGX_HTTP_PD_VAR_KV:
+    case NGX_HTTP_PD_VAR_KV_WAIT:
+    case NGX_HTTP_PD_VAR_KV_WIRE:
 
         if (job->prefill.name.len
             && ctx->choices[0].finish != PD__V1__FINISH_REASON__FINISH_NONE)
         {
-            us = job->decode.kv_exposed_us;
+            us = (data == NGX_HTTP_PD_VAR_KV) ? job->decode.kv_exposed_us
+                 : (data == NGX_HTTP_PD_VAR_KV_WAIT) ? job->decode.kv_wait_us
+                                                     : job->decode.kv_wire_us;
         }
 
         break;
@@ -528,6 +541,10 @@ ngx_http_pd_variable_count(ngx_http_request_t *r,
 
         case NGX_HTTP_PD_VAR_KV_BYTES:
             n += job->decode.kv_bytes;
+            break;
+
+        case NGX_HTTP_PD_VAR_KV_CHUNKS:
+            n += job->decode.kv_chunks;
             break;
 
         default: /* NGX_HTTP_PD_VAR_FAILOVERS */

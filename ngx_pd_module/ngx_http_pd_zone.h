@@ -282,6 +282,16 @@ typedef enum {
 } ngx_http_pd_outcome_e;
 
 
+/* what of a KV transfer takes time, each by itself */
+
+typedef enum {
+    NGX_HTTP_PD_KV_WAIT = 0,          /* the next chunk was not ready */
+    NGX_HTTP_PD_KV_WIRE,              /* reads were under way */
+    NGX_HTTP_PD_KV_EXPOSED,           /* the client waited */
+    NGX_HTTP_PD_KV_TIMES
+} ngx_http_pd_kv_time_e;
+
+
 typedef enum {
     NGX_HTTP_PD_MOVED_EXACT = 0,
     NGX_HTTP_PD_MOVED_APPROXIMATE,    /* to workers of other numerics */
@@ -359,6 +369,9 @@ typedef struct {
     uint64_t     gave_up;             /* failed, since they could not move */
     uint64_t     paced;               /* moves that had to wait */
     uint64_t     unpromised;          /* over pd_failover_buffer */
+    uint64_t     kv_transfers;        /* as decode workers tell of them */
+    uint64_t     kv_bytes;
+    uint64_t     kv_us[NGX_HTTP_PD_KV_TIMES];
 
     uint64_t     span;                /* us of a part; 0: not counted */
     ngx_http_pd_part_t       parts[NGX_HTTP_PD_PARTS];

@@ -44,12 +44,13 @@ qr/story id=r1 model=m route=split p=127\.0\.0\.1:\d+ d=127\.0\.0\.1:\d+ prompt=
 === TEST 2: when
 --- format
 story queue=$pd_queue_time prefill=$pd_prefill_time kv=$pd_kv_time
+ wait=$pd_kv_wait_time wire=$pd_kv_wire_time chunks=$pd_kv_chunks
  ttft=$pd_ttft second=$pd_second_token_time tpot=$pd_tpot.
 --- d
 delay=5
 --- error_log eval
 my $t = qr/0\.\d{6}/;
-qr/story queue=$t prefill=0\.002000 kv=$t ttft=$t second=$t tpot=$t\./
+qr/story queue=$t prefill=0\.002000 kv=0\.006000 wait=0\.004000 wire=0\.005000 chunks=3 ttft=$t second=$t tpot=$t\./
 
 
 

@@ -302,7 +302,43 @@ client9 expect /_requests_total\{cluster="chat"\} 1\n.*outcome="answered"\} 1\n/
 
 
 
-=== TEST 14: other methods are refused
+=== TEST 14: hand-offs, and how long they took; an answer of one worker has none
+--- http_config
+pd_zone pd:1m;
+pd_cluster chat { worker {{p}} role=prefill; worker {{d}} role=decode; }
+pd_cluster alone { worker {{m}}; }
+--- config
+location /v1/ { pd_pass chat; }
+location /alone/ { pd_pass alone; }
+location = /metrics { pd_metrics; }
+--- worker
+p role=PREFILL
+d role=DECODE
+m
+--- steps
+nginx expect attached
+nginx expect attached
+nginx expect attached
+client request
+client finish
+client2 request
+client2 finish
+client3 request
+client3 finish
+client9 request
+client9 expect /_transfers_total\{cluster="chat"\} 2\n.*_transfers_total\{cluster="alone"\} 0\n/
+client9 expect /_kv_bytes_total\{cluster="chat"\} 8192\n/
+client9 expect /"chat",part="wait"\} 8000\n.*"chat",part="wire"\} 10000\n.*"chat",part="exposed"\} 12000\n/
+--- request_client2
+POST /v1/completions
+{"model":"m","prompt":"hello","stream":true}
+--- request_client3
+POST /alone/completions
+{"model":"m","prompt":"hello","stream":true}
+
+
+
+=== TEST 15: other methods are refused
 --- request
 POST /metrics
 x=1

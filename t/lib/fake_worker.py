@@ -444,8 +444,12 @@ class Attach:
                     prompt_tokens=prompt, completion_tokens=position,
                     cached_tokens=worker.number("cached", 0),
                     timing=pd.Timing(queue_us=1000, prefill_us=2000,
-                                     decode_us=3000, kv_bytes=4096,
-                                     kv_transport="sim")))
+                                     decode_us=3000)))
+                if route == "DECODE":
+                    step.finished.timing.MergeFrom(pd.Timing(
+                        kv_bytes=4096, kv_chunks=3, kv_wait_us=4000,
+                        kv_wire_us=5000, kv_exposed_us=6000,
+                        kv_transport="sim"))
             worker.steps += 1
             sequence.queued = 0
             if step.HasField("finished"):
