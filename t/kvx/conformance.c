@@ -5,28 +5,17 @@
  *   usage: conformance [TRANSPORT ...]    those, or all of the table; one that encrypts twice, the
  *                                         second time under TLS; and once more with pools in the
  *                                         memory of devices */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
-#include "t/unit/kvx_pair.h"
+#include "t/kvx/conformance.h"
 #include "worker/kvx/kvx_state.h"
 
-struct pair {
-    struct kvx_net net;
-    struct kvx_worker *source, *reader;
-    const char *transport;
-};
-
-static struct pair *open_pair(void **state, const struct kvx_shape *shape)
+struct pair *open_pair(void **state, const struct kvx_shape *shape)
 {
     struct pair *pair = calloc(1, sizeof(*pair));
 
@@ -37,21 +26,20 @@ static struct pair *open_pair(void **state, const struct kvx_shape *shape)
     return pair;
 }
 
-static void close_pair(struct pair *pair)
+void close_pair(struct pair *pair)
 {
     kvx_net_free(&pair->net);
     free(pair);
 }
 
-/* Blocks of the reader for a prompt: scattered but fixed. */
-static void scatter(int32_t *blocks, size_t count, int32_t pool)
+void scatter(int32_t *blocks, size_t count, int32_t pool)
 {
     for (size_t i = 0; i < count; i++)
         blocks[i] = (int32_t)((i * 7 + 3) % (size_t)pool);
 }
 
-static void run_through(struct pair *pair, struct kvx_prompt *prompt, uint64_t fetch, size_t from,
-                        const int32_t *blocks)
+void run_through(struct pair *pair, struct kvx_prompt *prompt, uint64_t fetch, size_t from,
+                 const int32_t *blocks)
 {
     struct pd_ticket ticket;
     struct kvx_event event;
@@ -175,7 +163,7 @@ static void only_missing_blocks_are_read(void **state)
     close_pair(pair);
 }
 
-static void fetch(struct pair *pair, const struct kvx_prompt *prompt, uint64_t id)
+void fetch(struct pair *pair, const struct kvx_prompt *prompt, uint64_t id)
 {
     struct pd_ticket ticket;
 
@@ -276,388 +264,6 @@ static void both_directions_at_once(void **state)
     close_pair(pair);
 }
 
-/* Cancelled before the link is up, while claiming, before and after `want`, while reading. */
-static void cancel_at_every_stage(void **state)
-{
-    struct pair *pair = open_pair(state, &kvx_large);
-    struct kvx_prompt prompt;
-    int32_t blocks[384];
-
-    for (int32_t i = 0; i < 384; i++)
-        blocks[i] = i;
-    for (uint64_t stage = 0; stage < 5; stage++) {
-        kvx_prompt_init(&prompt, pair->source, 10 + stage, 300 * 16, NULL, 0);
-        assert_int_equal(kvx_offer(pair->source, &prompt, 1), PD_OK);
-        pd_kvx_ready(pair->source->kvx, 10 + stage, 300 * 16);
-        fetch(pair, &prompt, stage);
-        if (stage > 1)
-            kvx_expect(pair->reader, KVX_CLAIMED, stage);
-        if (stage > 2)
-            pd_kvx_fetch_want(pair->reader->kvx, stage, 0, blocks, prompt.blocks);
-        if (stage > 3)
-            while (!kvx_holds(pair->reader, 10 + stage, 0, 0) &&
-                   kvx_count(pair->reader, KVX_COMPLETE, stage) == 0)
-                usleep(100);
-        pd_kvx_fetch_cancel(pair->reader->kvx, stage);
-        assert_true(kvx_expect(pair->reader, KVX_CLOSED, stage).cancelled);
-        /* The blocks are the engine's again: whatever is written now stays. */
-        kvx_junk(pair->reader);
-        if (stage < 2)
-            pd_kvx_revoke(pair->source->kvx, 10 + stage, "cancelled"); /* by the dispatcher */
-        kvx_expect(pair->source, KVX_RELEASED, 10 + stage);
-        usleep(2000);
-        kvx_assert_only(pair->reader, &prompt, prompt.blocks, blocks);
-        assert_int_equal(kvx_count(pair->reader, KVX_COMPLETE, stage), 0);
-    }
-    close_pair(pair);
-}
-
-static void revoked_ticket_is_drained_and_released(void **state)
-{
-    struct pair *pair = open_pair(state, &kvx_small);
-    struct kvx_prompt prompt;
-    struct kvx_event event;
-    int32_t blocks[8] = {0, 1, 2, 3, 4, 5, 6, 7};
-
-    kvx_prompt_init(&prompt, pair->source, 1, 64, NULL, 0);
-    assert_int_equal(kvx_offer(pair->source, &prompt, 1), PD_OK);
-    pd_kvx_ready(pair->source->kvx, 1, 32);
-    fetch(pair, &prompt, 1);
-    kvx_expect(pair->reader, KVX_CLAIMED, 1);
-    pd_kvx_fetch_want(pair->reader->kvx, 1, 0, blocks, 8);
-    pd_kvx_revoke(pair->source->kvx, 1, "the step failed");
-    event = kvx_expect(pair->reader, KVX_CLOSED, 1);
-    assert_false(event.cancelled);
-    assert_string_equal(event.why, "the step failed");
-    kvx_expect(pair->source, KVX_RELEASED, 1);
-    close_pair(pair);
-}
-
-static void unclaimed_tickets_are_withdrawn(void **state)
-{
-    struct pair *pair = open_pair(state, &kvx_small);
-    struct kvx_prompt prompt, other;
-
-    kvx_prompt_init(&prompt, pair->source, 1, 64, NULL, 0);
-    kvx_prompt_init(&other, pair->source, 2, 64, NULL, 20);
-    assert_int_equal(kvx_offer(pair->source, &prompt, 5), PD_OK);
-    assert_int_equal(kvx_offer(pair->source, &other, 6), PD_OK);
-    pd_kvx_forget_owner(pair->source->kvx, 5);
-    kvx_expect(pair->source, KVX_RELEASED, 1);
-    fetch(pair, &prompt, 1);
-    assert_non_null(strstr(kvx_expect(pair->reader, KVX_CLOSED, 1).why, "no such ticket"));
-    assert_int_equal(kvx_count(pair->source, KVX_RELEASED, 2), 0);
-    pd_kvx_revoke(pair->source->kvx, 2, "");
-    kvx_expect(pair->source, KVX_RELEASED, 2);
-    close_pair(pair);
-}
-
-static void short_claim(struct pd_kvx_options *options)
-{
-    options->claim_timeout_ms = 50;
-}
-
-static void unclaimed_ticket_meets_its_deadline(void **state)
-{
-    struct kvx_net net;
-    struct kvx_worker *source;
-    struct kvx_prompt prompt;
-
-    kvx_net_init(&net);
-    source = kvx_start(&net, "p0", *state, &kvx_small, short_claim);
-    kvx_prompt_init(&prompt, source, 1, 64, NULL, 0);
-    assert_int_equal(kvx_offer(source, &prompt, 1), PD_OK);
-    kvx_expect(source, KVX_RELEASED, 1);
-    kvx_net_free(&net);
-}
-
-/* The stream is cut in mid-transfer; the next fetch has a link of its own. */
-static void cut_stream_ends_the_fetch_and_frees_the_ticket(void **state)
-{
-    struct pair *pair = open_pair(state, &kvx_large);
-    struct kvx_prompt prompt;
-    int32_t blocks[384];
-
-    for (int32_t i = 0; i < 384; i++)
-        blocks[i] = i;
-    kvx_prompt_init(&prompt, pair->source, 1, 300 * 16, NULL, 0);
-    assert_int_equal(kvx_offer(pair->source, &prompt, 1), PD_OK);
-    pd_kvx_ready(pair->source->kvx, 1, 300 * 16);
-    fetch(pair, &prompt, 1);
-    kvx_expect(pair->reader, KVX_CLAIMED, 1);
-    pd_kvx_fetch_want(pair->reader->kvx, 1, 0, blocks, prompt.blocks);
-    kvx_cut(&pair->net);
-    assert_false(kvx_expect(pair->reader, KVX_CLOSED, 1).cancelled);
-    kvx_junk(pair->reader); /* ours again: nothing may land any more */
-    kvx_expect(pair->source, KVX_RELEASED, 1);
-    kvx_prompt_init(&prompt, pair->source, 2, 40, NULL, 0);
-    run_through(pair, &prompt, 2, 0, blocks);
-    kvx_assert_only(pair->reader, &prompt, 0, blocks);
-    assert_int_equal(kvx_streams(&pair->net), 2);
-    close_pair(pair);
-}
-
-static void quick_silence(struct pd_kvx_options *options)
-{
-    options->silence_ms = 1000;
-}
-
-/* Nobody is told and nothing passes any more: each end finds out for itself. */
-static void silence_ends_the_link_at_both_ends(void **state)
-{
-    struct kvx_net net;
-    struct pair pair = {.transport = *state};
-    struct kvx_prompt prompt;
-    int32_t blocks[8] = {0, 1, 2, 3, 4, 5, 6, 7};
-
-    kvx_net_init(&net);
-    pair.source = kvx_start(&net, "p0", *state, &kvx_small, quick_silence);
-    pair.reader = kvx_start(&net, "d0", *state, &kvx_small, quick_silence);
-    kvx_prompt_init(&prompt, pair.source, 1, 64, NULL, 0);
-    assert_int_equal(kvx_offer(pair.source, &prompt, 1), PD_OK);
-    fetch(&pair, &prompt, 1);
-    kvx_expect(pair.reader, KVX_CLAIMED, 1);
-    pd_kvx_fetch_want(pair.reader->kvx, 1, 0, blocks, 8);
-    kvx_cut_silently(&net);
-    kvx_expect(pair.reader, KVX_CLOSED, 1);
-    kvx_expect(pair.source, KVX_RELEASED, 1);
-    kvx_net_free(&net);
-}
-
-/* One link serves one ticket after the other, and is reported. (That heartbeats keep it while nothing
- * happens is a matter of time, and is tested where time is an argument: test_kvx_reader.c.) */
-static void link_is_kept_and_reported(void **state)
-{
-    struct pair *pair = open_pair(state, &kvx_small);
-    struct pd_kvx_link_state link = {.up = false};
-    struct kvx_prompt prompt;
-    int32_t blocks[8] = {0, 1, 2, 3, 4, 5, 6, 7};
-
-    kvx_prompt_init(&prompt, pair->source, 1, 64, NULL, 0);
-    run_through(pair, &prompt, 1, 0, blocks);
-    while (pd_kvx_links(pair->reader->kvx, &link, 1) == 0 || link.transfers == 0)
-        usleep(1000); /* the report is written at the end of a turn, and with every tick */
-    assert_true(link.up);
-    assert_string_equal(link.peer, "p0");
-    assert_string_equal(link.transport, pair->transport);
-    assert_int_equal(link.transfers, 1);
-    assert_int_equal(link.failures, 0);
-    assert_int_equal(link.bytes, 8 * 4 * pair->source->layout.block_bytes);
-    kvx_prompt_init(&prompt, pair->source, 2, 64, NULL, 0);
-    run_through(pair, &prompt, 2, 0, blocks);
-    assert_int_equal(kvx_streams(&pair->net), 1);
-    close_pair(pair);
-}
-
-/* The source goes away in mid-transfer; another life of it, with a new boot, serves the next ticket
- * and refuses the old one's. */
-static void source_dies_and_lives_again(void **state)
-{
-    struct pair *pair = open_pair(state, &kvx_small);
-    struct kvx_prompt prompt, old;
-    struct kvx_event event;
-    int32_t blocks[8] = {0, 1, 2, 3, 4, 5, 6, 7};
-    struct pd_ticket stale;
-
-    kvx_prompt_init(&old, pair->source, 1, 64, NULL, 0);
-    assert_int_equal(kvx_offer(pair->source, &old, 1), PD_OK);
-    fetch(pair, &old, 1);
-    kvx_expect(pair->reader, KVX_CLAIMED, 1);
-    pd_kvx_fetch_want(pair->reader->kvx, 1, 0, blocks, 8);
-    kvx_ticket(pair->source, &old, &stale);
-    kvx_stop(pair->source);
-    kvx_expect(pair->reader, KVX_CLOSED, 1);
-    assert_int_equal(kvx_count(pair->source, KVX_RELEASED, 1), 1);
-    kvx_free(pair->source);
-    pair->source = kvx_start(&pair->net, "p0", pair->transport, &kvx_small, NULL);
-    pair->source->options.boot = stale.boot; /* of the ticket below */
-    kvx_prompt_init(&prompt, pair->source, 1, 64, NULL, 8);
-    run_through(pair, &prompt, 2, 0, blocks);
-    stale.boot ^= 1;
-    assert_int_equal(pd_kvx_fetch(pair->reader->kvx, 3, &stale), PD_OK);
-    event = kvx_expect(pair->reader, KVX_CLOSED, 3);
-    assert_non_null(strstr(event.why, "boot"));
-    close_pair(pair);
-}
-
-static void reader_dies_with_a_claim(void **state)
-{
-    struct pair *pair = open_pair(state, &kvx_small);
-    struct kvx_prompt prompt;
-    int32_t blocks[8] = {0, 1, 2, 3, 4, 5, 6, 7};
-
-    kvx_prompt_init(&prompt, pair->source, 1, 64, NULL, 0);
-    assert_int_equal(kvx_offer(pair->source, &prompt, 1), PD_OK);
-    fetch(pair, &prompt, 1);
-    kvx_expect(pair->reader, KVX_CLAIMED, 1);
-    kvx_stop(pair->reader);
-    assert_int_equal(kvx_count(pair->reader, KVX_CLOSED, 1), 1);
-    kvx_expect(pair->source, KVX_RELEASED, 1);
-    kvx_free(pair->reader);
-    pair->reader = kvx_start(&pair->net, "d0", pair->transport, &kvx_small, NULL);
-    kvx_prompt_init(&prompt, pair->source, 2, 64, NULL, 0);
-    run_through(pair, &prompt, 2, 0, blocks);
-    close_pair(pair);
-}
-
-/* Control messages are held up while the ticket is cancelled on both sides, then come all at
- * once. */
-static void late_messages_are_ignored(void **state)
-{
-    struct pair *pair = open_pair(state, &kvx_small);
-    struct kvx_prompt prompt;
-    int32_t blocks[8] = {0, 1, 2, 3, 4, 5, 6, 7};
-
-    kvx_prompt_init(&prompt, pair->source, 1, 64, NULL, 0);
-    run_through(pair, &prompt, 1, 0, blocks);
-    kvx_prompt_init(&prompt, pair->source, 2, 64, NULL, 0);
-    assert_int_equal(kvx_offer(pair->source, &prompt, 1), PD_OK);
-    kvx_hold(&pair->net);
-    fetch(pair, &prompt, 2);
-    pd_kvx_fetch_cancel(pair->reader->kvx, 2);
-    assert_true(kvx_expect(pair->reader, KVX_CLOSED, 2).cancelled);
-    pd_kvx_complete(pair->source->kvx, 2, &(struct pd_kvx_first){.token = 1});
-    kvx_let_go(&pair->net);
-    kvx_expect(pair->source, KVX_RELEASED, 2);
-    kvx_prompt_init(&prompt, pair->source, 3, 64, NULL, 0);
-    run_through(pair, &prompt, 3, 0, blocks);
-    assert_int_equal(kvx_count(pair->reader, KVX_CLAIMED, 2), 0);
-    assert_int_equal(kvx_streams(&pair->net), 1);
-    close_pair(pair);
-}
-
-static void bad_tickets_are_refused_by_name(void **state)
-{
-    struct pair *pair = open_pair(state, &kvx_small);
-    struct kvx_prompt prompt;
-    struct pd_ticket ticket;
-    int32_t blocks[8] = {0, 1, 2, 3, 4, 5, 6, 7};
-
-    kvx_prompt_init(&prompt, pair->source, 1, 64, NULL, 0);
-    assert_int_equal(kvx_offer(pair->source, &prompt, 1), PD_OK);
-    kvx_ticket(pair->source, &prompt, &ticket);
-    ticket.secret[7] ^= 1;
-    pd_kvx_fetch(pair->reader->kvx, 1, &ticket);
-    assert_non_null(strstr(kvx_expect(pair->reader, KVX_CLOSED, 1).why, "secret"));
-    kvx_ticket(pair->source, &prompt, &ticket);
-    ticket.epoch++;
-    pd_kvx_fetch(pair->reader->kvx, 2, &ticket);
-    assert_non_null(strstr(kvx_expect(pair->reader, KVX_CLOSED, 2).why, "epoch"));
-    kvx_ticket(pair->source, &prompt, &ticket);
-    ticket.generation++;
-    pd_kvx_fetch(pair->reader->kvx, 3, &ticket);
-    assert_non_null(strstr(kvx_expect(pair->reader, KVX_CLOSED, 3).why, "no such ticket"));
-    kvx_ticket(pair->source, &prompt, &ticket);
-    ticket.fingerprint.weights[0] ^= 1;
-    pd_kvx_fetch(pair->reader->kvx, 4, &ticket);
-    assert_non_null(strstr(kvx_expect(pair->reader, KVX_CLOSED, 4).why,
-                           "weights differ: source 5b5a5a5a..., reader 5a5a5a5a..."));
-    kvx_ticket(pair->source, &prompt, &ticket);
-    ticket.tokens--; /* the source's prompt is longer than the ticket says */
-    pd_kvx_fetch(pair->reader->kvx, 5, &ticket);
-    assert_non_null(strstr(kvx_expect(pair->reader, KVX_CLOSED, 5).why, "64 prompt tokens"));
-    kvx_expect(pair->source, KVX_RELEASED, 1); /* the claim was accepted: it is released (7) */
-    kvx_ticket(pair->source, &prompt, &ticket);
-    strcpy(ticket.address, "nowhere");
-    strcpy(ticket.instance, "p7");
-    pd_kvx_fetch(pair->reader->kvx, 6, &ticket);
-    assert_string_equal(kvx_expect(pair->reader, KVX_CLOSED, 6).why, "connection refused");
-    kvx_prompt_init(&prompt, pair->source, 9, 64, NULL, 0);
-    run_through(pair, &prompt, 9, 0, blocks); /* and all of it has hurt nobody */
-    close_pair(pair);
-}
-
-static void other_weights(struct pd_kvx_options *options)
-{
-    options->fingerprint.weights[0] = 1;
-}
-
-/* The ticket looks right, the source itself serves other weights by now. */
-static void source_with_other_weights_is_refused(void **state)
-{
-    struct pair *pair = open_pair(state, &kvx_small);
-    struct kvx_worker *other =
-        kvx_start(&pair->net, "p1", pair->transport, &kvx_small, other_weights);
-    struct kvx_prompt prompt;
-    struct pd_ticket ticket;
-
-    kvx_prompt_init(&prompt, other, 1, 64, NULL, 0);
-    assert_int_equal(kvx_offer(other, &prompt, 1), PD_OK);
-    kvx_ticket(other, &prompt, &ticket);
-    ticket.fingerprint = pair->reader->options.fingerprint;
-    pd_kvx_fetch(pair->reader->kvx, 1, &ticket);
-    assert_non_null(
-        strstr(kvx_expect(pair->reader, KVX_CLOSED, 1).why, "refused by p1: weights differ"));
-    close_pair(pair);
-}
-
-static void stop_with_everything_under_way(void **state)
-{
-    struct pair *pair = open_pair(state, &kvx_large);
-    struct kvx_prompt prompt, waiting;
-    int32_t blocks[384];
-
-    for (int32_t i = 0; i < 384; i++)
-        blocks[i] = i;
-    kvx_prompt_init(&prompt, pair->source, 1, 300 * 16, NULL, 0);
-    kvx_prompt_init(&waiting, pair->source, 2, 16, NULL, 320);
-    assert_int_equal(kvx_offer(pair->source, &prompt, 1), PD_OK);
-    assert_int_equal(kvx_offer(pair->source, &waiting, 1), PD_OK);
-    pd_kvx_ready(pair->source->kvx, 1, 300 * 16);
-    fetch(pair, &prompt, 1);
-    kvx_expect(pair->reader, KVX_CLAIMED, 1);
-    pd_kvx_fetch_want(pair->reader->kvx, 1, 0, blocks, prompt.blocks);
-    fetch(pair, &waiting, 2);
-    kvx_stop(pair->reader);
-    assert_int_equal(kvx_count(pair->reader, KVX_CLOSED, 1), 1);
-    assert_int_equal(kvx_count(pair->reader, KVX_CLOSED, 2), 1);
-    kvx_stop(pair->source);
-    assert_int_equal(kvx_count(pair->source, KVX_RELEASED, 1), 1);
-    assert_int_equal(kvx_count(pair->source, KVX_RELEASED, 2), 1);
-    close_pair(pair);
-}
-
-static void wants_checksums(struct pd_kvx_options *options)
-{
-    options->checksum = true;
-}
-
-/* What was ready before the claim and what came after it, from the middle of a prompt on; then a byte
- * changes on its way: here in the source's pool, behind its sum. */
-static void changed_byte_is_found_by_its_checksum(void **state)
-{
-    struct pair pair = {.transport = *state};
-    struct kvx_prompt prompt;
-    struct kvx_event event;
-    int32_t blocks[64];
-
-    if (kvx_on_device)
-        skip(); /* what is changed there is not what its stage has */
-    kvx_net_init(&pair.net);
-    pair.source = kvx_start(&pair.net, "p0", *state, &kvx_small, NULL);
-    pair.reader = kvx_start(&pair.net, "d0", *state, &kvx_small, wants_checksums);
-    kvx_prompt_init(&prompt, pair.source, 1, 83, NULL, 20);
-    scatter(blocks, prompt.blocks, 64);
-    pd_kvx_ready(pair.source->kvx, 1, 24);
-    run_through(&pair, &prompt, 1, 2, blocks);
-    kvx_assert_only(pair.reader, &prompt, 2, blocks);
-
-    kvx_prompt_init(&prompt, pair.source, 2, 83, NULL, 40);
-    assert_int_equal(kvx_offer(pair.source, &prompt, 1), PD_OK);
-    pd_kvx_ready(pair.source->kvx, 2, 40);
-    fetch(&pair, &prompt, 2);
-    kvx_expect(pair.reader, KVX_CLAIMED, 2);
-    pair.source->pool[43 * pair.source->layout.block_bytes + 5] ^= 1;
-    pd_kvx_fetch_want(pair.reader->kvx, 2, 1, blocks, prompt.blocks);
-    event = kvx_expect(pair.reader, KVX_CLOSED, 2);
-    assert_non_null(strstr(event.why, "block 3 of ticket 2 did not arrive as the source had it"));
-    kvx_expect(pair.source, KVX_RELEASED, 2);
-
-    kvx_prompt_init(&prompt, pair.source, 3, 83, NULL, 0); /* over a new link */
-    run_through(&pair, &prompt, 3, 0, blocks);
-    kvx_net_free(&pair.net);
-}
-
 /* ---- which transports ------------------------------------------------------------------------ */
 
 /* Why this machine cannot have a source over it; an empty string if it can. */
@@ -714,6 +320,7 @@ static int run_over(char *transport)
         cmocka_unit_test_prestate(unclaimed_ticket_meets_its_deadline, transport),
         cmocka_unit_test_prestate(cut_stream_ends_the_fetch_and_frees_the_ticket, transport),
         cmocka_unit_test_prestate(silence_ends_the_link_at_both_ends, transport),
+        cmocka_unit_test_prestate(stuck_peers_hold_up_nobody_else, transport),
         cmocka_unit_test_prestate(link_is_kept_and_reported, transport),
         cmocka_unit_test_prestate(source_dies_and_lives_again, transport),
         cmocka_unit_test_prestate(reader_dies_with_a_claim, transport),

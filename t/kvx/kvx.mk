@@ -1,6 +1,7 @@
 # The hand-off's proof: one suite over every transport, and random histories in a simulated world.
 
-KVX_WORLD := $(filter-out t/kvx/conformance.c,$(wildcard t/kvx/*.c))
+KVX_SUITE := $(BUILD)/t/kvx/conformance.o $(BUILD)/t/kvx/conformance_ends.o
+KVX_WORLD := $(filter-out t/kvx/conformance%.c,$(wildcard t/kvx/*.c))
 
 # Its own table of transports and its own loop come before the rooms.
 $(BUILD)/t/kvx/histories: $(KVX_WORLD:%.c=$(BUILD)/%.o) $(ROOM_LIBS)
@@ -16,8 +17,8 @@ check-kvx-histories: $(BUILD)/t/kvx/histories
 # The suite over the daemon's transports, and over the simulated wire.
 KVX_CONFORMANCE := $(BUILD)/t/kvx/conformance $(BUILD)/t/kvx/conformance-sim
 
-$(BUILD)/t/kvx/conformance: $(BUILD)/t/kvx/conformance.o
-$(BUILD)/t/kvx/conformance-sim: $(BUILD)/t/kvx/conformance.o $(BUILD)/t/kvx/fabric.o
+$(BUILD)/t/kvx/conformance: $(KVX_SUITE)
+$(BUILD)/t/kvx/conformance-sim: $(KVX_SUITE) $(BUILD)/t/kvx/fabric.o
 $(KVX_CONFORMANCE): $(HELP_LIB) $(ROOM_LIBS)
 	$(CC) $(PD_LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) -lcmocka $(PD_LIBS)
 
