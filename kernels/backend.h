@@ -130,11 +130,16 @@ struct pd_backend {
     int (*open)(const struct pd_device_options *options, struct pd_device **device, char *error,
                 size_t size);
     void (*close)(struct pd_device *device); /* objects are gone by then */
+    /* Of the device that would be opened; NULL: it has no memory of its own. */
+    int (*memory)(const struct pd_device_options *options, uint64_t *total, uint64_t *available,
+                  char *error, size_t size);
     void (*describe)(const struct pd_device *device, struct pd_device_info *info);
 
     /* Sets host and fd of a buffer whose other fields are filled. */
     int (*buffer_allocate)(struct pd_buffer *buffer);
     void (*buffer_release)(struct pd_buffer *buffer);
+    /* Of class KV. NULL: its fd is that of a file in the host's memory. */
+    int (*buffer_export)(struct pd_buffer *buffer, struct pd_export *out);
 
     /* Any thread. The result's common fields are filled by the caller. */
     /* For weights in places that they are given; NULL: there are none. */

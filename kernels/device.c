@@ -73,28 +73,62 @@ static int check_options(const struct pd_device_options *options, char *error, s
     return status;
 }
 
+static int find_backend(const char *kind, const struct pd_backend **found, char *error, size_t size)
+{
+    for (int i = 0; i < COUNT(backends); i++) {
+        if (strcmp(backends[i].kind, kind) != 0)
+            continue;
+        *found = backends[i].backend;
+        return *found != NULL ? PD_KERNEL_OK
+                              : refuse(error, size, PD_KERNEL_UNSUPPORTED,
+                                       "device kind \"%s\" is not built into this program", kind);
+    }
+    return refuse(error, size, PD_KERNEL_INVALID,
+                  "unknown device kind \"%s\": cpu, cuda or reference", kind);
+}
+
+static const char *kind_of(const struct pd_device_options *options)
+{
+    return options->kind != NULL ? options->kind : "cpu";
+}
+
 int pd_device_open(const struct pd_device_options *options, struct pd_device **device, char *error,
                    size_t size)
 {
-    const char *kind = options->kind != NULL ? options->kind : "cpu";
+    const struct pd_backend *backend;
     int status;
 
     *device = NULL;
     status = check_options(options, error, size);
+    if (status == PD_KERNEL_OK)
+        status = find_backend(kind_of(options), &backend, error, size);
     if (status != PD_KERNEL_OK)
         return status;
-    for (int i = 0; i < COUNT(backends); i++) {
-        if (strcmp(backends[i].kind, kind) != 0)
-            continue;
-        if (backends[i].backend == NULL)
-            return refuse(error, size, PD_KERNEL_UNSUPPORTED,
-                          "device kind \"%s\" is not built into this program", kind);
-        if (options->ranks > 1)
-            return pd_group_open(backends[i].backend, options, device, error, size);
-        return backends[i].backend->open(options, device, error, size);
+    return options->ranks > 1 ? pd_group_open(backend, options, device, error, size)
+                              : backend->open(options, device, error, size);
+}
+
+int pd_device_memory(const struct pd_device_options *options, uint64_t *total, uint64_t *available,
+                     char *error, size_t size)
+{
+    struct pd_device_options own = *options;
+    const struct pd_backend *backend;
+    int status = find_backend(kind_of(options), &backend, error, size);
+
+    *total = *available = 0;
+    for (int r = 0; status == PD_KERNEL_OK && backend->memory != NULL &&
+                    r < (options->ranks > 1 ? options->ranks : 1);
+         r++) {
+        uint64_t all = 0, left = 0;
+
+        own.ordinal = options->ordinal + (options->one_gpu ? 0 : r);
+        status = backend->memory(&own, &all, &left, error, size);
+        if (r == 0 || left < *available) {
+            *total = all;
+            *available = left;
+        }
     }
-    return refuse(error, size, PD_KERNEL_INVALID,
-                  "unknown device kind \"%s\": cpu, cuda or reference", kind);
+    return status;
 }
 
 void pd_device_close(struct pd_device *device)
@@ -240,6 +274,8 @@ int pd_buffer_export(struct pd_buffer *buffer, struct pd_export *out)
 
     if (buffer->kind != PD_BUFFER_KV || buffer->fd < 0)
         return pd_device_fail(device, PD_KERNEL_INVALID, "only a KV buffer can be exported");
+    if (device->backend->buffer_export != NULL)
+        return device->backend->buffer_export(buffer, out);
     *out = (struct pd_export){.kind = PD_EXPORT_MEMFD, .size = buffer->bytes};
     out->fd = fcntl(buffer->fd, F_DUPFD_CLOEXEC, 0);
     if (out->fd < 0)

@@ -53,6 +53,15 @@ bool pd_dtype_has_minimum(enum pd_dtype type)
     return known(type) && formats[type].minimum;
 }
 
+size_t pd_dtype_apart_bytes(enum pd_dtype type, size_t values)
+{
+    bool nibbles = type == PD_Q4_0 || type == PD_Q4_1 || type == PD_Q4_K;
+
+    if (pd_dtype_block(type) == 1)
+        return values * (size_t)pd_dtype_bytes(type);
+    return (nibbles ? values / 2 : values) + values / 32 * sizeof(uint32_t);
+}
+
 uint16_t pd_bf16_of_float(float value)
 {
     uint32_t bits = pd_bits_of_float(value);

@@ -364,7 +364,7 @@ static int open_rank(const struct pd_backend *kind, const struct pd_device_optio
     bool pinned = sched_getaffinity(0, sizeof(before), &before) == 0;
 
     own.ranks = 1;
-    own.ordinal = options->ordinal + rank;
+    own.ordinal = options->ordinal + (options->one_gpu ? 0 : rank);
     own.threads = pd_share_first(options->threads, rank + 1, ranks) -
                   pd_share_first(options->threads, rank, ranks);
     if (options->threads > 0 && own.threads == 0)

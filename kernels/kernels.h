@@ -75,6 +75,7 @@ struct pd_device_options {
     const char *isa; /* cpu: "auto", "baseline", "avx2", "avx512", "vnni", "amx": highest allowed */
     enum pd_precision precision; /* cpu, reference */
     int ordinal;                 /* cuda: which GPU; of a group: rank 0's, the others follow */
+    bool one_gpu;                /* cuda: all ranks of a group on that one, slowly: to test them */
     int ranks;                   /* devices of the group; 0 or 1: no group; at most PD_RANKS_MAX */
     bool deterministic;          /* cuda: a row's bits do not depend on what else is in its step */
     bool eager;        /* cuda: launch every operator by itself, do not replay recorded steps */
@@ -102,6 +103,11 @@ struct pd_device_info {
  */
 int pd_device_open(const struct pd_device_options *options, struct pd_device **device, char *error,
                    size_t size);
+
+/* Bytes of a device's own memory, all and free now, before it is opened; of a group, of the rank that has
+ * the least. A kind that lives in the host's memory says 0. On failure `error` has one line. */
+int pd_device_memory(const struct pd_device_options *options, uint64_t *total, uint64_t *available,
+                     char *error, size_t size);
 
 /* Waits for what was launched, then frees everything that the device still owns. */
 void pd_device_close(struct pd_device *device);
@@ -200,6 +206,10 @@ int pd_tensor_create(struct pd_device *device, int rows, int cols, struct pd_ten
 /* ---- weights --------------------------------------------------------------------------------- */
 
 struct pd_weight;
+
+/* Bytes of `values` values (a multiple of the block) on a device that keeps integers and scales apart:
+ * plain types as they are; 4-bit formats 4 bits, others 8, and 32 bits of scales for every 32. */
+size_t pd_dtype_apart_bytes(enum pd_dtype type, size_t values);
 
 /* Rows as they lie in a file: `rows` x `cols` values of `type`, row-major, no padding. */
 struct pd_weight_source {

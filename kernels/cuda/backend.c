@@ -98,6 +98,9 @@ static int allocate_state(struct pd_cuda *cuda)
                                  (void **)&cuda->step.history);
     if (error == 0)
         error = pd_cuda_allocate(cuda->runtime, seqs * sizeof(int32_t), (void **)&cuda->step.last);
+    if (error == 0)
+        error =
+            pd_cuda_transfer_open(cuda->runtime, PD_CUDA_PIECES, PD_CUDA_PIECE_BYTES, &cuda->in);
     return error;
 }
 
@@ -106,6 +109,8 @@ static void cuda_close(struct pd_device *device)
     struct pd_cuda *cuda = pd_cuda_of(device);
 
     if (cuda->runtime != NULL) {
+        pd_cuda_transfer_close(cuda->outside);
+        pd_cuda_transfer_close(cuda->in);
         pd_cuda_free(cuda->runtime, cuda->step.last);
         pd_cuda_free(cuda->runtime, cuda->step.history);
         pd_cuda_free(cuda->runtime, cuda->mirror);
@@ -168,6 +173,18 @@ static void name_device(const struct pd_cuda *cuda, const char *gpu, char *name,
     }
 }
 
+static int cuda_memory(const struct pd_device_options *options, uint64_t *total,
+                       uint64_t *available, char *error, size_t size)
+{
+    int status = pd_cuda_memory(options->ordinal, total, available);
+
+    if (status == 0)
+        return PD_KERNEL_OK;
+    snprintf(error, size, "the memory of GPU %d cannot be measured: %s", options->ordinal,
+             pd_cuda_error_text(status));
+    return PD_KERNEL_UNSUPPORTED;
+}
+
 static void cuda_describe(const struct pd_device *device, struct pd_device_info *info)
 {
     const struct pd_cuda *cuda = (const struct pd_cuda *)device;
@@ -222,6 +239,51 @@ static void cuda_buffer_release(struct pd_buffer *buffer)
         pd_cuda_free(cuda->runtime, buffer->address);
 }
 
+/* The hand-off's copies, beside the stream: it knows that these bytes are final, or nobody's. */
+static bool copy_outside(void *context, uint64_t offset, void *host, size_t bytes, bool out)
+{
+    struct pd_buffer *buffer = context;
+    struct pd_cuda *cuda = pd_cuda_of(buffer->object.device);
+    char *address = (char *)buffer->address + offset, what[96];
+    int error;
+
+    if (cuda->lost)
+        return false;
+    if (out)
+        error = pd_cuda_transfer_out(cuda->outside, host, address, bytes);
+    else if ((error = pd_cuda_transfer_in(cuda->outside, address, host, bytes)) == 0)
+        error = pd_cuda_transfer_settle(cuda->outside);
+    if (error == 0)
+        return true;
+    snprintf(what, sizeof(what), "copying %zu bytes of the KV pool %s at %llu", bytes,
+             out ? "out" : "in", (unsigned long long)offset);
+    pd_cuda_fail(cuda, what, error);
+    return false;
+}
+
+static int cuda_buffer_export(struct pd_buffer *buffer, struct pd_export *out)
+{
+    struct pd_cuda *cuda = pd_cuda_of(buffer->object.device);
+    int error = 0;
+
+    if (cuda->outside == NULL)
+        error = pd_cuda_transfer_open(cuda->runtime, PD_CUDA_OUTSIDE_PIECES, PD_CUDA_PIECE_BYTES,
+                                      &cuda->outside);
+    if (error != 0)
+        return pd_device_fail(&cuda->device, PD_KERNEL_NO_MEMORY,
+                              "no pinned memory to copy the KV pool of GPU %d through: %s",
+                              cuda->device.options.ordinal, pd_cuda_error_text(error));
+    *out = (struct pd_export){
+        .kind = PD_EXPORT_DEVICE,
+        .fd = pd_cuda_dmabuf(cuda->runtime, buffer->address, buffer->bytes),
+        .size = buffer->bytes,
+        .address = (uint64_t)(uintptr_t)buffer->address,
+        .copy_context = buffer,
+        .copy = copy_outside,
+    };
+    return PD_KERNEL_OK;
+}
+
 /* ---- steps ----------------------------------------------------------------------------------- */
 
 /* Copies [from, end) of a pinned descriptor to its place in the mirror, or back. */
@@ -256,9 +318,8 @@ static int send_step(struct pd_cuda *cuda, const struct pd_step *step)
     return error;
 }
 
-static int cuda_launch(struct pd_graph *graph, struct pd_step *step)
+int pd_cuda_launch(struct pd_cuda *cuda, struct pd_graph *graph, struct pd_step *step)
 {
-    struct pd_cuda *cuda = pd_cuda_of(graph->object.device);
     int status = check_alive(cuda), error;
 
     if (status != PD_KERNEL_OK)
@@ -277,6 +338,17 @@ static int cuda_launch(struct pd_graph *graph, struct pd_step *step)
     return error != 0 ? pd_cuda_fail(cuda, "ending a step", error) : PD_KERNEL_OK;
 }
 
+static int cuda_launch(struct pd_graph *graph, struct pd_step *step)
+{
+    struct pd_cuda *cuda = pd_cuda_of(graph->object.device);
+    int status = check_alive(cuda);
+
+    if (cuda->pilot == NULL || status != PD_KERNEL_OK)
+        return status != PD_KERNEL_OK ? status : pd_cuda_launch(cuda, graph, step);
+    pd_cuda_pilot_launch(cuda->pilot, graph, step);
+    return PD_KERNEL_OK;
+}
+
 static int64_t milliseconds(void)
 {
     struct timespec now;
@@ -292,9 +364,12 @@ static int cuda_wait(struct pd_device *device, uint64_t number, int timeout_ms)
     static const struct timespec pause = {0, 20000};
     struct pd_cuda *cuda = pd_cuda_of(device);
     int64_t end = milliseconds() + timeout_ms;
-    int reached = check_alive(cuda) == PD_KERNEL_OK ? 0 : -1;
+    int reached;
 
-    if (reached < 0)
+    if (cuda->pilot != NULL && !pd_cuda_pilot_wait(cuda->pilot, number, timeout_ms))
+        return pd_device_fail(device, PD_KERNEL_TIMEOUT, "step %llu is not launched after %d ms",
+                              (unsigned long long)number, timeout_ms);
+    if (check_alive(cuda) != PD_KERNEL_OK)
         return PD_KERNEL_LOST;
     /* An event that was marked again for a later step stands behind the earlier one too. */
     while ((reached = pd_cuda_reached(cuda->runtime, (int)(number % 2))) == 0) {
@@ -306,27 +381,62 @@ static int cuda_wait(struct pd_device *device, uint64_t number, int timeout_ms)
     return reached < 0 ? pd_cuda_fail(cuda, "waiting for a step", -1 - reached) : PD_KERNEL_OK;
 }
 
-static void cuda_drain(struct pd_device *device)
+/* What is done in the stream's order is done by the rank's pilot, where there is one. */
+static void in_order(struct pd_cuda *cuda, void (*work)(void *argument), void *argument)
 {
-    struct pd_cuda *cuda = pd_cuda_of(device);
+    if (cuda->pilot != NULL)
+        pd_cuda_pilot_call(cuda->pilot, work, argument);
+    else
+        work(argument);
+}
+
+static void drain(void *argument)
+{
+    struct pd_cuda *cuda = argument;
     int error = cuda->lost ? 0 : pd_cuda_drain(cuda->runtime);
 
     if (error != 0)
         pd_cuda_fail(cuda, "draining the stream", error);
 }
 
+static void cuda_drain(struct pd_device *device)
+{
+    in_order(pd_cuda_of(device), drain, device);
+}
+
+struct history {
+    struct pd_cuda *cuda;
+    size_t at;
+    const int32_t *tokens;
+    int count, status;
+};
+
+static void write_history(void *argument)
+{
+    struct history *history = argument;
+    struct pd_cuda *cuda = history->cuda;
+    int error = pd_cuda_copy(cuda->runtime, cuda->step.history + history->at, history->tokens,
+                             (size_t)history->count * sizeof(*history->tokens));
+
+    if (error != 0)
+        history->status = pd_cuda_fail(cuda, "writing a history", error);
+}
+
 static int cuda_history_write(struct pd_device *device, int slot, int position,
                               const int32_t *tokens, int count)
 {
     struct pd_cuda *cuda = pd_cuda_of(device);
-    size_t at = (size_t)slot * (size_t)device->options.max_model_len + (size_t)position;
-    int error;
+    struct history history = {
+        .cuda = cuda,
+        .at = (size_t)slot * (size_t)device->options.max_model_len + (size_t)position,
+        .tokens = tokens,
+        .count = count,
+    };
 
     if (check_alive(cuda) != PD_KERNEL_OK)
         return PD_KERNEL_LOST;
-    error = pd_cuda_copy(cuda->runtime, cuda->step.history + at, tokens,
-                         (size_t)count * sizeof(*tokens));
-    return error != 0 ? pd_cuda_fail(cuda, "writing a history", error) : PD_KERNEL_OK;
+    in_order(cuda, write_history, &history);
+    return history.status;
 }
 
 static int cuda_fence(struct pd_device *device)
@@ -348,9 +458,11 @@ const struct pd_backend pd_backend_cuda = {
     .kind = "cuda",
     .open = cuda_open,
     .close = cuda_close,
+    .memory = cuda_memory,
     .describe = cuda_describe,
     .buffer_allocate = cuda_buffer_allocate,
     .buffer_release = cuda_buffer_release,
+    .buffer_export = cuda_buffer_export,
     .weight_create = pd_cuda_weight_create,
     .weight_release = pd_cuda_weight_release,
     .graph_prepare = pd_cuda_graph_prepare,
@@ -361,4 +473,7 @@ const struct pd_backend pd_backend_cuda = {
     .history_write = cuda_history_write,
     .fence = cuda_fence,
     .progress = cuda_progress,
+    .meet = pd_cuda_meet,
+    .abandon = pd_cuda_abandon,
+    .part = pd_cuda_part,
 };

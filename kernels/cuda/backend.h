@@ -2,29 +2,42 @@
  *
  *     backend.c   opens the device, owns its state, launches and waits
  *     weight.c    matrices on their way to the device
+ *     meet.c      the ranks of a group: their pilots, and the memory that they meet in
+ *     transfer.c  pieces of pinned memory between host and device
  *     plan.c      one operator after the other becomes launches
  *     replay.c    whole steps as recordings
  */
 #ifndef PD_CUDA_BACKEND_H
 #define PD_CUDA_BACKEND_H
 
+#include <stdatomic.h>
+
 #include "kernels/backend.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/paths.h"
+#include "kernels/cuda/pilot.h"
 #include "kernels/cuda/runtime.h"
+#include "kernels/cuda/transfer.h"
 
 struct pd_cuda {
     struct pd_device device;
     struct pd_cuda_runtime *runtime;
-    void *steps;              /* pinned: both descriptors */
-    void *counts;             /* pinned: struct pd_cuda_counts [2] */
-    void *mirror;             /* the device's copy of one descriptor, counts behind it */
-    size_t step_bytes;        /* of one descriptor */
-    struct pd_cuda_step step; /* addresses in the mirror */
-    uint64_t *progress;       /* pinned */
-    unsigned paths;           /* which are on (paths.h) */
-    bool lost;                /* a sticky error: nothing works any more */
+    void *steps;                      /* pinned: both descriptors */
+    void *counts;                     /* pinned: struct pd_cuda_counts [2] */
+    void *mirror;                     /* the device's copy of one descriptor, counts behind it */
+    size_t step_bytes;                /* of one descriptor */
+    struct pd_cuda_step step;         /* addresses in the mirror */
+    uint64_t *progress;               /* pinned */
+    struct pd_cuda_transfer *in;      /* what weights come through */
+    struct pd_cuda_transfer *outside; /* what the hand-off copies through; NULL before an export */
+    struct pd_cuda_pilot *pilot;      /* of a rank of a group: who enqueues; or NULL */
+    struct pd_cuda_meeting meeting;   /* of a rank: where it meets the others */
+    unsigned paths;                   /* which are on (paths.h) */
+    atomic_bool lost;                 /* a sticky error: nothing works any more */
 };
+
+/* Of pinned memory: enough pieces for several files' reads at a time, large enough for the bus. */
+enum { PD_CUDA_PIECES = 8, PD_CUDA_OUTSIDE_PIECES = 2, PD_CUDA_PIECE_BYTES = 4 << 20 };
 
 /* Copied before each step. */
 struct pd_cuda_counts {
@@ -49,6 +62,16 @@ static inline struct pd_cuda *pd_cuda_of(struct pd_device *device)
 
 /* Notes a failing call of the runtime; PD_KERNEL_LOST, and the device is lost. */
 int pd_cuda_fail(struct pd_cuda *cuda, const char *what, int error);
+
+/* Enqueues a step. */
+int pd_cuda_launch(struct pd_cuda *cuda, struct pd_graph *graph, struct pd_step *step);
+
+/* ---- meet.c ---------------------------------------------------------------------------------- */
+
+/* pd_backend's meet, abandon and part. */
+int pd_cuda_meet(struct pd_group *group, char *error, size_t size);
+void pd_cuda_abandon(struct pd_group *group);
+void pd_cuda_part(struct pd_group *group);
 
 /* ---- weight.c -------------------------------------------------------------------------------- */
 

@@ -52,8 +52,9 @@ struct pd_cuda_matrix {
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
+/* The matrix has the rows of tokens `first` and up; those of others become 0. */
 int pd_cuda_embed(void *stream, const struct pd_cuda_step *step,
-                  const struct pd_cuda_matrix *matrix, int rows, float *out);
+                  const struct pd_cuda_matrix *matrix, int first, int rows, float *out);
 
 /* out[t] = x[t] / sqrt(mean(x[t]^2) + eps) * weight, all f32. x, out [rows, cols]; weight
  * [cols]. */
@@ -93,6 +94,28 @@ int pd_cuda_matmul_fixed(void *stream, bool bf16, const uint16_t *weight, const 
  * without gaps. f16 ends at its largest value, never at infinity. */
 int pd_cuda_to_half(void *stream, const struct pd_cuda_matrix *matrix, int first, int rows,
                     enum pd_cuda_format half, uint16_t *out);
+
+/* ---- groups ---------------------------------------------------------------------------------- */
+
+enum { PD_CUDA_MEETING_BLOCKS = 16, PD_CUDA_MEETING_VALUES = 1 << 20 };
+
+/* Of one rank. All memory is zero before the first launch, and every rank launches the same. */
+struct pd_cuda_meeting {
+    int rank, ranks;
+    float *values[PD_RANKS_MAX];   /* [2][PD_CUDA_MEETING_VALUES], written by rank r, read by all */
+    uint64_t *flags[PD_RANKS_MAX]; /* [PD_RANKS_MAX][BLOCKS], written by all, read by rank r */
+    uint64_t *calls;               /* [BLOCKS] this rank's */
+    uint64_t *abandoned;           /* pinned: not 0, and nobody waits any more */
+};
+
+/* out[i] = the sum over all ranks' in[i] (+ out[i] where `add`), in a tree over the ranks:
+ * ((0 + 1) + (2 + 3)) + ... The same bits on every rank. */
+int pd_cuda_allreduce(void *stream, const struct pd_cuda_meeting *meeting, const float *in,
+                      size_t count, bool add, float *out);
+
+/* out [rows, cols]; in [rows, the rank's share of cols] (pd_share_first). */
+int pd_cuda_allgather(void *stream, const struct pd_cuda_meeting *meeting, const float *in,
+                      int rows, int cols, float *out);
 
 /* ---- attention ------------------------------------------------------------------------------- */
 

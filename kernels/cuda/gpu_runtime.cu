@@ -24,11 +24,12 @@ struct driver {
     decltype(&cuMemExportToShareableHandle) export_handle;
 };
 
-template <typename F> static int find(const char *name, F *function)
+/* As it was in version `since` of CUDA. */
+template <typename F> static int find(const char *name, F *function, unsigned since = 11020)
 {
     cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
     int error =
-        cudaGetDriverEntryPointByVersion(name, (void **)function, 11020, cudaEnableDefault, &found);
+        cudaGetDriverEntryPointByVersion(name, (void **)function, since, cudaEnableDefault, &found);
 
     return error != 0 ? error : found != cudaDriverEntryPointSuccess ? cudaErrorNotSupported : 0;
 }
@@ -115,6 +116,39 @@ void pd_cuda_info(struct pd_cuda_runtime *runtime, struct pd_cuda_device_info *i
     info->memory_free = free_bytes;
 }
 
+int pd_cuda_bind(struct pd_cuda_runtime *runtime)
+{
+    return cudaSetDevice(runtime->ordinal);
+}
+
+int pd_cuda_reach(struct pd_cuda_runtime *runtime, const struct pd_cuda_runtime *peer)
+{
+    int possible = 0;
+    int error = runtime->ordinal == peer->ordinal ? 0 : cudaSetDevice(runtime->ordinal);
+
+    if (error != 0 || runtime->ordinal == peer->ordinal)
+        return error;
+    error = cudaDeviceCanAccessPeer(&possible, runtime->ordinal, peer->ordinal);
+    if (error == 0)
+        error = possible ? cudaDeviceEnablePeerAccess(peer->ordinal, 0)
+                         : cudaErrorPeerAccessUnsupported;
+    if (error != cudaErrorPeerAccessAlreadyEnabled)
+        return error;
+    cudaGetLastError(); /* as good as none */
+    return 0;
+}
+
+int pd_cuda_memory(int ordinal, uint64_t *total, uint64_t *available)
+{
+    size_t all = 0, left = 0;
+    int error = cudaSetDevice(ordinal);
+
+    error = error ? error : cudaMemGetInfo(&left, &all);
+    *total = all;
+    *available = left;
+    return error;
+}
+
 void *pd_cuda_stream(struct pd_cuda_runtime *runtime)
 {
     return runtime->stream;
@@ -122,13 +156,21 @@ void *pd_cuda_stream(struct pd_cuda_runtime *runtime)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
+/* What the default stream zeroes, neither the stream nor a lane waits for by itself. */
+static int zero(void *memory, size_t bytes)
+{
+    int error = cudaMemset(memory, 0, bytes);
+
+    return error ? error : cudaStreamSynchronize(cudaStreamLegacy);
+}
+
 /* Weights are loaded by several threads: each tells the runtime which GPU it means. */
 int pd_cuda_allocate(struct pd_cuda_runtime *runtime, size_t bytes, void **memory)
 {
     int error = cudaSetDevice(runtime->ordinal);
 
     error = error ? error : cudaMalloc(memory, bytes);
-    return error ? error : cudaMemset(*memory, 0, bytes);
+    return error ? error : zero(*memory, bytes);
 }
 
 void pd_cuda_free(struct pd_cuda_runtime *, void *memory)
@@ -136,9 +178,12 @@ void pd_cuda_free(struct pd_cuda_runtime *, void *memory)
     cudaFree(memory);
 }
 
-int pd_cuda_allocate_pinned(struct pd_cuda_runtime *, size_t bytes, void **memory)
+int pd_cuda_allocate_pinned(struct pd_cuda_runtime *runtime, size_t bytes, void **memory)
 {
-    int error = cudaHostAlloc(memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
+    int error = cudaSetDevice(runtime->ordinal);
+
+    if (error == 0)
+        error = cudaHostAlloc(memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
 
     if (error == 0)
         memset(*memory, 0, bytes);
@@ -196,9 +241,10 @@ int pd_cuda_allocate_shared(struct pd_cuda_runtime *runtime, size_t *bytes, void
     struct driver driver;
     size_t granularity = 0;
     CUdeviceptr address = 0;
-    int error = find_driver(&driver);
+    int error = cudaSetDevice(runtime->ordinal);
 
     *fd = -1;
+    error = error ? error : find_driver(&driver);
     error =
         error ? error
               : driver.granularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
@@ -209,7 +255,7 @@ int pd_cuda_allocate_shared(struct pd_cuda_runtime *runtime, size_t *bytes, void
     if (error != 0)
         return error;
     *memory = (void *)address;
-    return cudaMemset(*memory, 0, *bytes);
+    return zero(*memory, *bytes);
 }
 
 void pd_cuda_free_shared(struct pd_cuda_runtime *, void *memory, size_t bytes, int fd)
@@ -227,16 +273,67 @@ void pd_cuda_declare(struct pd_cuda_runtime *, const void *const *, int)
 {
 }
 
+/* Since CUDA 11.7; the reservation begins and ends on the driver's pages. */
+int pd_cuda_dmabuf(struct pd_cuda_runtime *runtime, void *memory, size_t bytes)
+{
+    decltype(&cuMemGetHandleForAddressRange) handle_of;
+    int fd = -1;
+
+    if (cudaSetDevice(runtime->ordinal) != 0 ||
+        find("cuMemGetHandleForAddressRange", &handle_of, 11070) != 0 ||
+        handle_of(&fd, (CUdeviceptr)memory, bytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0) != 0)
+        return -1;
+    return fd;
+}
+
 int pd_cuda_copy(struct pd_cuda_runtime *runtime, void *to, const void *from, size_t bytes)
 {
     return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, runtime->stream);
 }
 
-int pd_cuda_upload(struct pd_cuda_runtime *runtime, void *to, const void *from, size_t bytes)
-{
-    int error = cudaSetDevice(runtime->ordinal);
+/* ---- lanes ----------------------------------------------------------------------------------- */
 
-    return error ? error : cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice);
+struct pd_cuda_lane {
+    int ordinal;
+    cudaStream_t stream;
+};
+
+int pd_cuda_lane_open(struct pd_cuda_runtime *runtime, struct pd_cuda_lane **out)
+{
+    struct pd_cuda_lane *lane = (struct pd_cuda_lane *)calloc(1, sizeof(*lane));
+    int error = lane == NULL ? cudaErrorMemoryAllocation : cudaSetDevice(runtime->ordinal);
+
+    *out = NULL;
+    if (error == 0) {
+        lane->ordinal = runtime->ordinal;
+        error = cudaStreamCreateWithFlags(&lane->stream, cudaStreamNonBlocking);
+    }
+    if (error == 0)
+        *out = lane;
+    else
+        free(lane);
+    return error;
+}
+
+void pd_cuda_lane_close(struct pd_cuda_lane *lane)
+{
+    if (lane == NULL)
+        return;
+    cudaStreamSynchronize(lane->stream);
+    cudaStreamDestroy(lane->stream);
+    free(lane);
+}
+
+int pd_cuda_lane_copy(struct pd_cuda_lane *lane, void *to, const void *from, size_t bytes)
+{
+    int error = cudaSetDevice(lane->ordinal);
+
+    return error ? error : cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, lane->stream);
+}
+
+int pd_cuda_lane_wait(struct pd_cuda_lane *lane)
+{
+    return cudaStreamSynchronize(lane->stream);
 }
 
 /* ---- order ----------------------------------------------------------------------------------- */

@@ -262,11 +262,26 @@ PD_DEVICE uint32_t pd_atomic_exchange(uint32_t *at, uint32_t value)
 }
 
 /* Everything that this stream wrote before is seen by whoever sees `value`: the host, a network
- * card. */
+ * card, another GPU. */
 PD_DEVICE void pd_store_system(uint64_t *at, uint64_t value)
 {
     __threadfence_system();
     *(volatile uint64_t *)at = value;
+}
+
+/* What was written before `value` was stored there is seen after. */
+PD_DEVICE uint64_t pd_load_system(const uint64_t *at)
+{
+    uint64_t value;
+
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
+    return value;
+}
+
+/* Between two looks at what another GPU is to write. */
+PD_DEVICE void pd_pause(void)
+{
+    __nanosleep(100);
 }
 
 #endif

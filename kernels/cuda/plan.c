@@ -164,9 +164,10 @@ static int send_frequencies(struct pd_cuda *cuda, const struct pd_graph *graph,
 
         if (status != PD_KERNEL_OK)
             return status;
-        error = bytes > 0 ? pd_cuda_upload(cuda->runtime, plan->frequencies[i],
-                                           op->rope->inverse_frequency, bytes)
-                          : 0;
+        if (bytes == 0)
+            continue;
+        error =
+            pd_cuda_transfer_in(cuda->in, plan->frequencies[i], op->rope->inverse_frequency, bytes);
         if (error != 0)
             return pd_cuda_fail(cuda, "sending rotary frequencies", error);
     }
@@ -178,7 +179,7 @@ int pd_cuda_graph_prepare(struct pd_graph *graph)
     struct pd_cuda *cuda = pd_cuda_of(graph->object.device);
     struct pd_cuda_plan *plan = calloc(1, sizeof(*plan));
     struct sizes sizes = {0};
-    int status = PD_KERNEL_OK;
+    int status = PD_KERNEL_OK, error;
 
     if (plan != NULL)
         plan->frequencies = calloc((size_t)graph->count + 1, sizeof(*plan->frequencies));
@@ -201,6 +202,8 @@ int pd_cuda_graph_prepare(struct pd_graph *graph)
         status = reserve(cuda, sizes.partial, &plan->partial);
     if (status == PD_KERNEL_OK)
         status = send_frequencies(cuda, graph, plan);
+    if (status == PD_KERNEL_OK && (error = pd_cuda_transfer_settle(cuda->in)) != 0)
+        status = pd_cuda_fail(cuda, "sending weights", error);
     if (status != PD_KERNEL_OK)
         pd_cuda_graph_release(graph);
     return status;
@@ -418,6 +421,7 @@ enum touch {
     PARTIAL = 1 << 8,  /* of attention */
     SAMPLING = 1 << 9, /* of sampling */
     FREQUENCIES = 1 << 10,
+    MEETING = 1 << 11, /* where ranks meet */
 };
 
 /* Beside the step, which all may touch: the shim lets a launch read and write nothing else. */
@@ -430,6 +434,8 @@ static const unsigned touched[PD_OP_COUNT] = {
     [PD_OP_ATTENTION] = IN | POOL | OUT | PARTIAL,
     [PD_OP_GATHER] = IN | OUT,
     [PD_OP_SAMPLE] = IN | SAMPLING,
+    [PD_OP_ALLREDUCE] = IN | OUT | MEETING,
+    [PD_OP_ALLGATHER] = IN | OUT | MEETING,
 };
 
 struct declared {
@@ -448,6 +454,16 @@ static void note_weight(struct declared *declared, bool touches, const struct pd
     for (int i = 0; touches && weight != NULL && i < weight_of(weight)->parts; i++)
         note(declared, true, weight_of(weight)->part[i].values);
     note(declared, touches, vector_of(weight));
+}
+
+/* Of all ranks: each reads what the others have. */
+static void note_meeting(struct declared *declared, const struct pd_cuda_meeting *meeting)
+{
+    for (int r = 0; r < meeting->ranks; r++) {
+        note(declared, true, meeting->values[r]);
+        note(declared, true, meeting->flags[r]);
+    }
+    note(declared, true, meeting->calls);
 }
 
 static void declare(const struct run *run, const struct pd_op *op, const float *frequencies)
@@ -470,6 +486,8 @@ static void declare(const struct run *run, const struct pd_op *op, const float *
     note(&all, what & PARTIAL, plan->partial);
     note(&all, what & SAMPLING, plan->sample_scratch);
     note(&all, what & FREQUENCIES, frequencies);
+    if (what & MEETING)
+        note_meeting(&all, &run->cuda->meeting);
     pd_cuda_declare(run->cuda->runtime, all.address, all.count);
 }
 
@@ -487,7 +505,7 @@ static int run_op(const struct run *run, const struct pd_op *op, const float *fr
 
     switch (op->kind) {
     case PD_OP_EMBED:
-        return pd_cuda_embed(run->stream, step, &weight_of(op->weight)->part[0], rows,
+        return pd_cuda_embed(run->stream, step, &weight_of(op->weight)->part[0], op->first, rows,
                              address(op->out));
     case PD_OP_RMSNORM:
         return pd_cuda_rmsnorm(run->stream, address(op->in), vector_of(op->weight), op->eps, rows,
@@ -511,6 +529,14 @@ static int run_op(const struct run *run, const struct pd_op *op, const float *fr
     case PD_OP_READ:
         return pd_cuda_copy(run->cuda->runtime, op->pinned->host, address(op->in),
                             (size_t)rows * (size_t)op->in.cols * sizeof(float));
+    case PD_OP_ALLREDUCE:
+        return pd_cuda_allreduce(run->stream, &run->cuda->meeting, address(op->in),
+                                 (size_t)rows * (size_t)op->out.cols,
+                                 op->epilogue == PD_EPILOGUE_ADD, address(op->out));
+    case PD_OP_ALLGATHER:
+        return rows == 0 ? 0
+                         : pd_cuda_allgather(run->stream, &run->cuda->meeting, address(op->in),
+                                             rows, op->out.cols, address(op->out));
     default:
         return -1;
     }
@@ -525,6 +551,7 @@ static void fail_text(const struct run *run, const struct pd_op *op, char *text,
         [PD_OP_ROPE_STORE] = "rope_store", [PD_OP_ATTENTION] = "attention",
         [PD_OP_PUBLISH] = "publish",       [PD_OP_GATHER] = "gather",
         [PD_OP_SAMPLE] = "sample",         [PD_OP_READ] = "read",
+        [PD_OP_ALLREDUCE] = "allreduce",   [PD_OP_ALLGATHER] = "allgather",
     };
 
     snprintf(text, size, "%s of %d rows, %d -> %d columns, layer %d", names[op->kind],

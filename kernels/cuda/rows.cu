@@ -10,20 +10,24 @@ enum { THREADS = 256 };
 PD_BUDGET(embed, 40, 0, 0);
 
 template <enum pd_cuda_format FORMAT>
-static PD_GLOBAL embed(struct pd_cuda_step step, struct pd_cuda_matrix matrix, float *out)
+static PD_GLOBAL embed(struct pd_cuda_step step, struct pd_cuda_matrix matrix, int first,
+                       float *out)
 {
     const int row = PD_BLOCK_X;
     int32_t token;
+    bool here;
 
     if (row >= step.counts[0])
         return;
     token = step.token[row];
     if (token < 0)
         token = step.last[-1 - token];
+    here = token >= first && token - first < matrix.rows;
     for (int col = 8 * PD_THREAD; col < matrix.cols; col += 8 * THREADS) {
-        float values[8];
+        float values[8] = {};
 
-        pd_unpack8<FORMAT>(matrix, token, col, values);
+        if (here)
+            pd_unpack8<FORMAT>(matrix, token - first, col, values);
         for (int i = 0; i < 8; i++)
             out[(size_t)row * (size_t)matrix.cols + (size_t)(col + i)] = values[i];
     }
@@ -35,14 +39,14 @@ static PD_GLOBAL embed(struct pd_cuda_step step, struct pd_cuda_matrix matrix, f
 }
 
 int pd_cuda_embed(void *stream, const struct pd_cuda_step *step,
-                  const struct pd_cuda_matrix *matrix, int rows, float *out)
+                  const struct pd_cuda_matrix *matrix, int first, int rows, float *out)
 {
     if (rows < 0)
         return -1;
     if (rows == 0)
         return 0;
     PD_BY_FORMAT(matrix->format, (PD_LAUNCH((embed<FORMAT>), rows, 1, THREADS, (pd_stream)stream,
-                                            *step, *matrix, out)));
+                                            *step, *matrix, first, out)));
 }
 
 /* ---- gather: one block per sample ------------------------------------------------------------ */

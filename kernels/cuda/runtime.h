@@ -3,8 +3,8 @@
  * has run when a call returns. So the whole backend, not only its kernels, runs without a GPU.
  *
  * Functions return 0 or the runtime's error number, which pd_cuda_error_text explains. One thread
- * (the engine's) makes all calls that take a stream; memory may be had from several threads at
- * once. */
+ * (the engine's, or a rank's pilot) makes all calls that take a stream; memory may be had from several
+ * threads at once. */
 #ifndef PD_CUDA_RUNTIME_H
 #define PD_CUDA_RUNTIME_H
 
@@ -18,6 +18,8 @@ extern "C" {
 
 struct pd_cuda_runtime;
 
+enum { PD_CUDA_NO_MEMORY = 2 }; /* the error number of memory that is not there */
+
 struct pd_cuda_device_info {
     char name[64];
     int major, minor; /* compute capability */
@@ -29,8 +31,17 @@ struct pd_cuda_device_info {
 int pd_cuda_open(int ordinal, bool library, struct pd_cuda_runtime **runtime, char *error,
                  size_t size);
 void pd_cuda_close(struct pd_cuda_runtime *runtime);
+
+/* Bytes of GPU `ordinal`, all and free, before it is opened. */
+int pd_cuda_memory(int ordinal, uint64_t *total, uint64_t *available);
 void pd_cuda_info(struct pd_cuda_runtime *runtime, struct pd_cuda_device_info *info);
 const char *pd_cuda_error_text(int error);
+
+/* Makes the calling thread one that launches on this GPU. */
+int pd_cuda_bind(struct pd_cuda_runtime *runtime);
+
+/* Lets this GPU's kernels read and write what `peer` allocates. */
+int pd_cuda_reach(struct pd_cuda_runtime *runtime, const struct pd_cuda_runtime *peer);
 
 /* What launchers take as their stream. */
 void *pd_cuda_stream(struct pd_cuda_runtime *runtime);
@@ -48,6 +59,10 @@ void pd_cuda_free_pinned(struct pd_cuda_runtime *runtime, void *memory);
 int pd_cuda_allocate_shared(struct pd_cuda_runtime *runtime, size_t *bytes, void **memory, int *fd);
 void pd_cuda_free_shared(struct pd_cuda_runtime *runtime, void *memory, size_t bytes, int fd);
 
+/* A new descriptor of shared memory for network cards (dmabuf), the caller's to close; -1: the driver
+ * gives none. */
+int pd_cuda_dmabuf(struct pd_cuda_runtime *runtime, void *memory, size_t bytes);
+
 /* Beside pinned memory, launches and products from here on touch the allocations that these addresses
  * lie in, and no others. Nothing is done with it on a GPU; the shim makes the rest inaccessible. */
 void pd_cuda_declare(struct pd_cuda_runtime *runtime, const void *const *addresses, int count);
@@ -56,8 +71,22 @@ void pd_cuda_declare(struct pd_cuda_runtime *runtime, const void *const *address
  * returns. */
 int pd_cuda_copy(struct pd_cuda_runtime *runtime, void *to, const void *from, size_t bytes);
 
-/* At once, and done when the call returns; any thread. */
-int pd_cuda_upload(struct pd_cuda_runtime *runtime, void *to, const void *from, size_t bytes);
+/* ---- lanes ----------------------------------------------------------------------------------- */
+
+/* An order of copies beside the stream's: for bytes that no launch is waiting for, or that are nobody's
+ * yet. Any thread. On failure *lane is NULL; closing waits for its copies, and NULL is nothing. */
+struct pd_cuda_lane;
+
+int pd_cuda_lane_open(struct pd_cuda_runtime *runtime, struct pd_cuda_lane **lane);
+void pd_cuda_lane_close(struct pd_cuda_lane *lane);
+
+/* Begins to copy between pinned memory and the device, in either direction. */
+int pd_cuda_lane_copy(struct pd_cuda_lane *lane, void *to, const void *from, size_t bytes);
+
+/* Until all copies of the lane have ended. */
+int pd_cuda_lane_wait(struct pd_cuda_lane *lane);
+
+/* ---- order ----------------------------------------------------------------------------------- */
 
 /* Event 0 or 1 stands behind everything enqueued so far. */
 int pd_cuda_mark(struct pd_cuda_runtime *runtime, int event);

@@ -1,10 +1,12 @@
-/* Weights on their way to the device: packed on the host by the thread that loads them, then sent
- * in one piece per source.
+/* Weights on their way to the device: a run of rows at a time, read from the file and packed straight
+ * into a piece of pinned memory (transfer.h) by the thread that loads them, while earlier pieces
+ * travel. As many files are read at a time as there are threads; nothing holds a whole weight twice.
  *
  * Plain types keep their own form. Every quantised format of GGUF becomes one of two (cuda.h): what
  * has integers of 4 bits, W4; what has more, W8. Both take their integers from the one decoder
  * (dtype.h). d and m are rounded to f16: exact for Q4_0, Q4_1, Q5_0 and Q8_0, whose scales are f16;
  * Q4_K's and Q6_K's products of two scales lose up to 2^-11 of themselves. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -73,16 +75,17 @@ static void pack_w8(const struct pd_block32 *block, uint32_t *quants, uint32_t *
     *scale = (uint32_t)pd_f16_of_float(block->d[0]) | (uint32_t)pd_f16_of_float(block->d[1]) << 16;
 }
 
+/* Rows [first, first + rows) of the source. */
 static void pack_quantized(const struct pd_cuda_matrix *matrix,
-                           const struct pd_weight_source *source, uint32_t *values,
-                           uint32_t *scales)
+                           const struct pd_weight_source *source, int first, int rows,
+                           uint32_t *values, uint32_t *scales)
 {
     int runs = matrix->cols / 32, words = matrix->format == PD_CUDA_W4 ? 4 : 8;
     size_t row_bytes = (size_t)(matrix->cols / pd_dtype_block(source->type)) *
                        (size_t)pd_dtype_bytes(source->type);
     bool has_minimum = pd_dtype_has_minimum(source->type);
 
-    for (int row = 0; row < matrix->rows; row++) {
+    for (int row = first; row < first + rows; row++) {
         const uint8_t *from = (const uint8_t *)source->data + (size_t)row * row_bytes;
 
         for (int run = 0; run < runs; run++) {
@@ -99,32 +102,72 @@ static void pack_quantized(const struct pd_cuda_matrix *matrix,
     }
 }
 
+/* Values of as many rows as fit, their scales behind them, in every piece. */
+static int send_quantized(struct pd_cuda *cuda, const struct pd_cuda_matrix *matrix,
+                          const struct pd_weight_source *source)
+{
+    size_t value_row = value_bytes(matrix) / (size_t)matrix->rows;
+    size_t scale_row = scale_bytes(matrix) / (size_t)matrix->rows;
+    int most = (int)(pd_cuda_transfer_bytes(cuda->in) / (value_row + scale_row)), error = 0;
+
+    for (int first = 0; first < matrix->rows && error == 0; first += most) {
+        int rows = matrix->rows - first < most ? matrix->rows - first : most;
+        size_t values = (size_t)rows * value_row, scales = (size_t)rows * scale_row;
+        struct pd_cuda_piece *piece;
+
+        error = pd_cuda_transfer_take(cuda->in, &piece);
+        if (error != 0)
+            break;
+        memset(piece->memory, 0, values);
+        pack_quantized(matrix, source, first, rows, piece->memory,
+                       (uint32_t *)((char *)piece->memory + values));
+        error = pd_cuda_transfer_send(piece, (char *)matrix->values + (size_t)first * value_row, 0,
+                                      values);
+        if (error == 0)
+            error = pd_cuda_transfer_send(piece, (char *)matrix->scales + (size_t)first * scale_row,
+                                          values, scales);
+        pd_cuda_transfer_give(cuda->in, piece);
+    }
+    return error;
+}
+
+static int fail_to_send(struct pd_cuda *cuda, int rows, int cols, int error)
+{
+    char what[96];
+
+    snprintf(what, sizeof(what), "sending a weight of %d x %d", rows, cols);
+    return pd_cuda_fail(cuda, what, error);
+}
+
+static int no_room(struct pd_cuda *cuda, int rows, int cols, size_t bytes, int error)
+{
+    return pd_device_fail(&cuda->device, PD_KERNEL_NO_MEMORY,
+                          "no room on GPU %d for a weight of %d x %d (%zu bytes): %s",
+                          cuda->device.options.ordinal, rows, cols, bytes,
+                          pd_cuda_error_text(error));
+}
+
 /* Fills a matrix whose shape and format are set: one piece of memory, scales behind the values. */
 static int send(struct pd_cuda *cuda, struct pd_cuda_matrix *matrix,
                 const struct pd_weight_source *source)
 {
     size_t values = (value_bytes(matrix) + 15) & ~(size_t)15, bytes = values + scale_bytes(matrix);
-    uint8_t *packed = calloc(1, bytes);
     void *memory = NULL;
     int error;
 
-    if (packed == NULL)
-        return pd_device_fail(&cuda->device, PD_KERNEL_NO_MEMORY, "no memory to pack a weight");
-    if (scale_bytes(matrix) > 0)
-        pack_quantized(matrix, source, (uint32_t *)packed, (uint32_t *)(packed + values));
-    else
-        memcpy(packed, source->data, value_bytes(matrix));
+    if (bytes / (size_t)matrix->rows > pd_cuda_transfer_bytes(cuda->in) && scale_bytes(matrix) > 0)
+        return pd_device_fail(&cuda->device, PD_KERNEL_UNSUPPORTED,
+                              "a quantised weight of %d columns: at most %d bytes a row",
+                              matrix->cols, PD_CUDA_PIECE_BYTES);
     error = pd_cuda_allocate(cuda->runtime, bytes, &memory);
-    if (error == 0)
-        error = pd_cuda_upload(cuda->runtime, memory, packed, bytes);
-    free(packed);
+    if (error != 0)
+        return no_room(cuda, matrix->rows, matrix->cols, bytes, error);
     matrix->values = memory;
     matrix->scales = (uint32_t *)((uint8_t *)memory + values);
-    if (error != 0)
-        return pd_device_fail(&cuda->device, PD_KERNEL_NO_MEMORY,
-                              "no room on the device for a weight of %d x %d (%zu bytes): %s",
-                              matrix->rows, matrix->cols, bytes, pd_cuda_error_text(error));
-    return PD_KERNEL_OK;
+    error = scale_bytes(matrix) > 0
+                ? send_quantized(cuda, matrix, source)
+                : pd_cuda_transfer_in(cuda->in, memory, source->data, value_bytes(matrix));
+    return error != 0 ? fail_to_send(cuda, matrix->rows, matrix->cols, error) : PD_KERNEL_OK;
 }
 
 /* All values as f32: what norms and biases are read as. */
@@ -138,6 +181,10 @@ static int send_vector(struct pd_cuda *cuda, struct pd_cuda_weight *own, int col
 
     for (int i = 0; i < count; i++)
         values += (size_t)sources[i].rows * (size_t)cols;
+    error = pd_cuda_allocate(cuda->runtime, values * sizeof(*floats), &memory);
+    if (error != 0)
+        return no_room(cuda, 1, (int)values, values * sizeof(*floats), error);
+    own->vector = memory;
     floats = malloc(values * sizeof(*floats));
     if (floats == NULL)
         return pd_device_fail(&cuda->device, PD_KERNEL_NO_MEMORY, "no memory to pack a weight");
@@ -147,16 +194,9 @@ static int send_vector(struct pd_cuda *cuda, struct pd_cuda_weight *own, int col
         pd_dequantize(sources[i].type, sources[i].data, floats + at, own_values);
         at += own_values;
     }
-    error = pd_cuda_allocate(cuda->runtime, values * sizeof(*floats), &memory);
-    if (error == 0)
-        error = pd_cuda_upload(cuda->runtime, memory, floats, values * sizeof(*floats));
+    error = pd_cuda_transfer_in(cuda->in, memory, floats, values * sizeof(*floats));
     free(floats);
-    own->vector = memory;
-    if (error != 0)
-        return pd_device_fail(&cuda->device, PD_KERNEL_NO_MEMORY,
-                              "no room on the device for a vector of %zu values: %s", values,
-                              pd_cuda_error_text(error));
-    return PD_KERNEL_OK;
+    return error != 0 ? fail_to_send(cuda, 1, (int)values, error) : PD_KERNEL_OK;
 }
 
 static bool is_vector(int cols, const struct pd_weight_source *sources, int count)

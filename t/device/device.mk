@@ -56,5 +56,6 @@ device: $(BUILD)/device/pd-kernel-test $(BUILD)/device/pd-worker
 check-shown:
 	t/device/test_shown
 
-check-device: $(BUILD)/t/device/pd-kernel-test worker module
-	t/device/check $< $(BUILD)
+SIMT_TREE := $(BUILD)/t/simt/tree
+check-device: $(BUILD)/t/device/pd-kernel-test $(SIMT_TREE)/pd-worker module
+	t/device/check $< $(SIMT_TREE)

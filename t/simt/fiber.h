@@ -68,7 +68,7 @@ struct block {
     size_t used, dynamic;
 };
 
-extern block *running;
+extern thread_local block *running; /* of the thread that launches */
 
 [[noreturn]] void die(const char *why);
 uint64_t draw();

@@ -3,7 +3,9 @@
 
 #include "kernels/cuda/runtime.h"
 
+#include <atomic>
 #include <fcntl.h>
+#include <mutex>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,13 +16,37 @@
 #include "t/simt/control.h"
 #include "t/simt/memory.h"
 
+enum { GPUS = 8 };
+static const uint64_t MEMORY = (uint64_t)1 << 32;
 enum { OUT_OF_MEMORY = 2, ILLEGAL_ADDRESS = 700, NOT_WHILE_RECORDING = 900 }; /* as CUDA has them */
 
 struct pd_cuda_recording {
     pd_simt::recording work;
 };
 
-static long replays, gemms;
+struct pd_cuda_lane {
+    struct copy {
+        void *to;
+        const void *from;
+        size_t bytes;
+    };
+    std::mutex lock;
+    std::vector<copy> under_way;
+
+    void arrive()
+    {
+        std::lock_guard<std::mutex> locked(lock);
+
+        for (const copy &c : under_way) {
+            pd_simt::opened both({c.to, c.from});
+
+            memcpy(c.to, c.from, c.bytes);
+        }
+        under_way.clear();
+    }
+};
+
+static std::atomic<long> replays, gemms;
 
 /* Of calls that cannot be recorded. */
 static int refuse()
@@ -45,7 +71,7 @@ int pd_cuda_open(int ordinal, bool, struct pd_cuda_runtime **runtime, char *erro
         snprintf(error, size, "GPU %d cannot be opened: %s", ordinal, pd_cuda_error_text(fault));
         return fault;
     }
-    if (ordinal != 0) {
+    if (ordinal < 0 || ordinal >= GPUS) {
         snprintf(error, size, "there is no GPU %d", ordinal);
         return 1;
     }
@@ -63,7 +89,14 @@ void pd_cuda_info(struct pd_cuda_runtime *, struct pd_cuda_device_info *info)
 {
     memset(info, 0, sizeof(*info));
     snprintf(info->name, sizeof(info->name), "SIMT shim on the host");
-    info->memory_total = info->memory_free = (uint64_t)1 << 32;
+    info->memory_total = info->memory_free = MEMORY;
+}
+
+int pd_cuda_memory(int ordinal, uint64_t *total, uint64_t *available)
+{
+    *total = MEMORY;
+    *available = MEMORY - MEMORY / 16; /* as if somebody else were there */
+    return ordinal < 0 || ordinal >= GPUS ? 101 : pd_simt::fault();
 }
 
 const char *pd_cuda_error_text(int error)
@@ -75,9 +108,21 @@ const char *pd_cuda_error_text(int error)
         return "an illegal memory access was encountered";
     case NOT_WHILE_RECORDING:
         return "operation not permitted when stream is capturing";
+    case 101:
+        return "invalid device ordinal";
     default:
         return "unknown error";
     }
+}
+
+int pd_cuda_bind(struct pd_cuda_runtime *)
+{
+    return pd_simt::fault();
+}
+
+int pd_cuda_reach(struct pd_cuda_runtime *, const struct pd_cuda_runtime *)
+{
+    return pd_simt::fault();
 }
 
 void *pd_cuda_stream(struct pd_cuda_runtime *runtime)
@@ -157,12 +202,45 @@ int pd_cuda_copy(struct pd_cuda_runtime *, void *to, const void *from, size_t by
     return pd_simt::enqueue([=] { move(to, from, bytes); });
 }
 
-int pd_cuda_upload(struct pd_cuda_runtime *, void *to, const void *from, size_t bytes)
+int pd_cuda_dmabuf(struct pd_cuda_runtime *, void *, size_t)
 {
-    int error = refuse();
+    return -1;
+}
+
+/* ---- lanes: a copy arrives as late as it may ------------------------------------------------- */
+
+int pd_cuda_lane_open(struct pd_cuda_runtime *, struct pd_cuda_lane **lane)
+{
+    int error = pd_simt::fault();
+
+    *lane = error ? nullptr : new pd_cuda_lane;
+    return error;
+}
+
+void pd_cuda_lane_close(struct pd_cuda_lane *lane)
+{
+    if (lane)
+        lane->arrive();
+    delete lane;
+}
+
+int pd_cuda_lane_copy(struct pd_cuda_lane *lane, void *to, const void *from, size_t bytes)
+{
+    int error = pd_simt::fault();
+
+    if (!error) {
+        std::lock_guard<std::mutex> locked(lane->lock);
+        lane->under_way.push_back({to, from, bytes});
+    }
+    return error;
+}
+
+int pd_cuda_lane_wait(struct pd_cuda_lane *lane)
+{
+    int error = pd_simt::fault();
 
     if (!error)
-        move(to, from, bytes);
+        lane->arrive();
     return error;
 }
 

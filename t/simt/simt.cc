@@ -1,6 +1,7 @@
 #include "t/simt/fiber.h"
 
 #include <atomic>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +43,7 @@ namespace pd_simt
 
 enum { STACK = 64 * 1024, STATIC_MAX = 48 * 1024, THREADS_MAX = 1024 };
 
-block *running;
+thread_local block *running;
 
 [[noreturn]] void die(const char *why)
 {
@@ -204,6 +205,13 @@ void barrier()
     leave(&running->at_barrier);
 }
 
+void pause()
+{
+    running->ready.push_back(running->current);
+    yield();
+    sched_yield();
+}
+
 void meet(uint32_t lanes, collective *operation, void *argument)
 {
     int self = running->current, first = self / PD_WARP * PD_WARP;
@@ -257,7 +265,7 @@ static void prepare(block *state, int count)
 static void run(int x, int y, int count, size_t bytes, uint64_t seed,
                 const std::function<void()> &kernel)
 {
-    static block state;
+    static thread_local block state; /* a thread that launches is a GPU's stream of its own */
 
     state.count = count;
     state.kernel = &kernel;

@@ -61,6 +61,7 @@ int block_y();
 void *shared(int line, size_t bytes);
 char *shared_bytes();
 void barrier();
+void pause(); /* lets other fibers go on, and other threads, which are other GPUs */
 void warp_barrier();
 float shuffle_xor(float value, int distance, uint32_t lanes);
 float warp_sum(float value);
@@ -201,6 +202,16 @@ static inline uint32_t pd_atomic_exchange(uint32_t *at, uint32_t value)
 static inline void pd_store_system(uint64_t *at, uint64_t value)
 {
     __atomic_store_n(at, value, __ATOMIC_RELEASE);
+}
+
+static inline uint64_t pd_load_system(const uint64_t *at)
+{
+    return __atomic_load_n(at, __ATOMIC_ACQUIRE);
+}
+
+static inline void pd_pause(void)
+{
+    pd_simt::pause();
 }
 
 #endif

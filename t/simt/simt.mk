@@ -3,7 +3,7 @@
 
 SIMT_OBJ  := $(patsubst %.cu,$(BUILD)/t/simt/%.o,$(filter-out kernels/cuda/gpu_%,$(CUDA_SRC))) \
              $(CUDA_C:%.c=$(BUILD)/%.o) $(addprefix $(BUILD)/t/simt/,simt.o warp.o memory.o runtime.o)
-SIMT_TEST := $(addprefix $(BUILD)/t/simt/,test_rules test_layout test_products test_attention test_operators test_simt test_kernels_sample)
+SIMT_TEST := $(addprefix $(BUILD)/t/simt/,test_rules test_layout test_products test_attention test_operators test_simt test_transfer test_group test_kernels_sample)
 SIMT_HEAD := t/simt/simt.h t/simt/fiber.h t/simt/memory.h t/simt/control.h kernels/cuda/pd_simt.cuh kernels/cuda/runtime.h
 # Nothing that the shim could not run gets into a kernel: raw PTX, launches and intrinsics belong to
 # pd_simt.cuh. Every object of a kernel waits for this.
@@ -61,7 +61,7 @@ check-simt-races: $(RACE_TEST)
 	for test in $(RACE_TEST); do PD_SIMT_SHAPES=2 TSAN_OPTIONS=halt_on_error=1 $$test || exit 1; done
 
 # The backend comes as objects: device.c names it weakly, so an archive would not bring it.
-$(BUILD)/t/simt/test_operators $(BUILD)/t/simt/test_simt: %: %.o $(SIMT_OBJ) $(HELP_LIB) $(ROOM_LIBS)
+$(addprefix $(BUILD)/t/simt/,test_operators test_simt test_transfer test_group): %: %.o $(SIMT_OBJ) $(HELP_LIB) $(ROOM_LIBS)
 	$(CXX) $(PD_LDFLAGS) -o $@ $^ -lcmocka $(PD_LIBS)
 
 $(BUILD)/t/simt/test_kernels_%: $(BUILD)/t/unit/test_kernels_%.o $(SIMT_OBJ) $(HELP_LIB) $(ROOM_LIBS)
@@ -70,6 +70,13 @@ $(BUILD)/t/simt/test_kernels_%: $(BUILD)/t/unit/test_kernels_%.o $(SIMT_OBJ) $(H
 # Whole models: what the logits' oracle asks, of the device kind "cuda".
 $(BUILD)/t/simt/test_logits: $(BUILD)/t/oracle/test_logits.o $(SIMT_OBJ) $(HELP_LIB) $(ROOM_LIBS)
 	$(CXX) $(PD_LDFLAGS) -o $@ $^ -lcmocka $(PD_LIBS)
+
+# The daemon with the shim in it, in a tree that t/cluster takes: t/device/check runs the pair there.
+$(SIMT_TREE)/pd-worker: $(MAIN_OBJ) $(SIMT_OBJ) $(ROOM_LIBS)
+	@mkdir -p $(@D)
+	$(CXX) $(PD_LDFLAGS) -o $@ $^ $(PD_LIBS)
+	ln -sfn ../../../nginx $(@D)/nginx
+	ln -sf ../../../ngx_http_pd_module.so $(@D)/
 
 .PHONY: check-simt check-cuda test-cuda
 check-simt: $(SIMT_TEST:%=%.run)

@@ -1,0 +1,341 @@
+/* Ranks of a group on the CUDA backend: what their kernels add and gather when they meet, whole models on
+ * several ranks, and ranks that fail. A rank's pilot is a thread; the shim's launches run in it. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "kernels/backend.h"
+#include "kernels/cuda/cuda.h"
+#include "t/simt/control.h"
+#include "t/unit/dummy_models.h"
+#include "t/unit/kernel_rig.h"
+
+/* ---- the kernels ----------------------------------------------------------------------------- */
+
+enum { MOST = PD_CUDA_MEETING_VALUES + 77, ROWS = 3, COLS = 53, GUARD = 16 };
+
+struct meeters {
+    int ranks;
+    struct pd_cuda_meeting meeting[PD_RANKS_MAX];
+    uint64_t abandoned;
+    float *in[PD_RANKS_MAX], *out[PD_RANKS_MAX];
+    uint64_t seed;
+};
+
+struct meeter {
+    struct meeters *all;
+    int rank, error;
+};
+
+static void open_meeters(struct meeters *all, int ranks)
+{
+    memset(all, 0, sizeof(*all));
+    all->ranks = ranks;
+    for (int r = 0; r < ranks; r++) {
+        struct pd_cuda_meeting *meeting = &all->meeting[r];
+
+        meeting->values[r] = calloc(2 * (size_t)PD_CUDA_MEETING_VALUES, sizeof(float));
+        meeting->flags[r] = calloc((size_t)PD_RANKS_MAX * PD_CUDA_MEETING_BLOCKS, sizeof(uint64_t));
+        meeting->calls = calloc(PD_CUDA_MEETING_BLOCKS, sizeof(uint64_t));
+        all->in[r] = malloc(MOST * sizeof(float));
+        all->out[r] = malloc((MOST + GUARD) * sizeof(float));
+        pd_rig_fill(all->in[r], MOST, 1, (uint64_t)r + 1);
+    }
+    for (int r = 0; r < ranks; r++) {
+        all->meeting[r].rank = r;
+        all->meeting[r].ranks = ranks;
+        all->meeting[r].abandoned = &all->abandoned;
+        for (int peer = 0; peer < ranks; peer++) {
+            all->meeting[r].values[peer] = all->meeting[peer].values[peer];
+            all->meeting[r].flags[peer] = all->meeting[peer].flags[peer];
+        }
+    }
+}
+
+static void close_meeters(struct meeters *all)
+{
+    for (int r = 0; r < all->ranks; r++) {
+        free(all->meeting[r].values[r]);
+        free(all->meeting[r].flags[r]);
+        free(all->meeting[r].calls);
+        free(all->in[r]);
+        free(all->out[r]);
+    }
+}
+
+static void run_meeters(struct meeters *all, int first, int end, void *(*work)(void *argument))
+{
+    struct meeter meeters[PD_RANKS_MAX];
+    pthread_t threads[PD_RANKS_MAX];
+
+    for (int r = first; r < end; r++) {
+        meeters[r] = (struct meeter){all, r, 0};
+        assert_int_equal(pthread_create(&threads[r], NULL, work, &meeters[r]), 0);
+    }
+    for (int r = first; r < end; r++) {
+        pthread_join(threads[r], NULL);
+        assert_int_equal(meeters[r].error, 0);
+    }
+}
+
+/* ((0 + 1) + (2 + 3)) + ...: the left part is the largest power of two below their number. */
+static float tree(const struct meeters *all, int first, int ranks, size_t at)
+{
+    int half = 1;
+
+    if (ranks == 1)
+        return all->in[first][at];
+    while (2 * half < ranks)
+        half *= 2;
+    return tree(all, first, half, at) + tree(all, first + half, ranks - half, at);
+}
+
+/* False: what rank `self` has got is not the sum, or there is more of it. */
+static bool reduce(const struct meeter *self, int count, bool add)
+{
+    const struct meeters *all = self->all;
+    float *out = all->out[self->rank];
+    bool right;
+
+    for (int k = 0; k < count + GUARD; k++)
+        out[k] = 0.5f;
+    right = pd_cuda_allreduce((void *)(uintptr_t)(all->seed + (uint64_t)self->rank),
+                              &all->meeting[self->rank], all->in[self->rank], (size_t)count, add,
+                              out) == 0;
+    for (int k = 0; k < count && right; k++)
+        right = out[k] == (add ? 0.5f : 0) + tree(all, 0, all->ranks, (size_t)k);
+    for (int k = 0; k < GUARD && right; k++)
+        right = out[count + k] == 0.5f;
+    return right;
+}
+
+/* One after the other: the calls go on counting, and halves are written again and again. */
+static void *reduce_small(void *argument)
+{
+    static const int counts[] = {1, 15, 16, 17, 1000};
+    struct meeter *self = argument;
+
+    for (int i = 0; i < 5 && self->error == 0; i++)
+        self->error = reduce(self, counts[i], i % 2 == 1) ? 0 : 1 + i;
+    return NULL;
+}
+
+static void *reduce_large(void *argument)
+{
+    struct meeter *self = argument;
+
+    self->error = reduce(self, MOST, true) ? 0 : 1;
+    return NULL;
+}
+
+static void test_sums_are_the_tree_over_the_ranks(void **state)
+{
+    (void)state;
+    for (int ranks = 2; ranks <= PD_RANKS_MAX; ranks++) {
+        static struct meeters all;
+
+        open_meeters(&all, ranks);
+        for (all.seed = 1; all.seed <= 3; all.seed++)
+            run_meeters(&all, 0, ranks, reduce_small);
+        if (ranks == 3) /* more values than one launch takes */
+            run_meeters(&all, 0, ranks, reduce_large);
+        close_meeters(&all);
+    }
+}
+
+static void *gather(void *argument)
+{
+    struct meeter *self = argument;
+    struct meeters *all = self->all;
+    float *out = all->out[self->rank];
+
+    for (int k = 0; k < ROWS * COLS + GUARD; k++)
+        out[k] = 0.5f;
+    self->error = pd_cuda_allgather((void *)(uintptr_t)(self->rank + 1), &all->meeting[self->rank],
+                                    all->in[self->rank], ROWS, COLS, out);
+    for (int r = 0; r < all->ranks; r++) {
+        int left = pd_share_first(COLS, r, all->ranks);
+        int width = pd_share_first(COLS, r + 1, all->ranks) - left;
+
+        for (int i = 0; i < ROWS * width; i++)
+            if (out[i / width * COLS + left + i % width] != all->in[r][i])
+                self->error = 1000 + r;
+    }
+    for (int k = 0; k < GUARD; k++)
+        if (out[ROWS * COLS + k] != 0.5f)
+            self->error = 2000;
+    return NULL;
+}
+
+/* Columns that do not divide, among sums: they count as one kind of meeting. */
+static void test_columns_of_all_ranks_side_by_side(void **state)
+{
+    (void)state;
+    for (int ranks = 2; ranks <= PD_RANKS_MAX; ranks++) {
+        static struct meeters all;
+
+        open_meeters(&all, ranks);
+        for (int i = 0; i < 3; i++) {
+            run_meeters(&all, 0, ranks, gather);
+            run_meeters(&all, 0, ranks, reduce_small);
+        }
+        close_meeters(&all);
+    }
+}
+
+static void *come_alone(void *argument)
+{
+    struct meeter *self = argument;
+
+    self->error =
+        pd_cuda_allreduce((void *)1, &self->all->meeting[self->rank], self->all->in[self->rank],
+                          100, false, self->all->out[self->rank]);
+    return NULL;
+}
+
+/* Two of three come, and end once the group is given up. */
+static void test_an_abandoned_meeting_ends(void **state)
+{
+    static struct meeters all;
+
+    (void)state;
+    open_meeters(&all, 3);
+    all.abandoned = 1;
+    run_meeters(&all, 0, 2, come_alone);
+    close_meeters(&all);
+}
+
+/* ---- whole models ---------------------------------------------------------------------------- */
+
+enum { COUNT = 12, VALUES = COUNT * 256 };
+
+static void model_logits(int family, const char *kind, int ranks, float *logits)
+{
+    struct model_run run;
+    char directory[64];
+
+    dummy_model_write(family, directory);
+    model_run_make_ranks(&run, directory, 5, kind, 1, ranks);
+    dummy_model_logits(&run, COUNT, logits);
+    model_run_close(&run);
+    dummy_model_remove(directory);
+}
+
+/* A prompt in one chunk, then tokens one by one, recorded and replayed by every rank's pilot. */
+static void test_ranks_compute_the_model(void **state)
+{
+    static float expected[VALUES], logits[VALUES];
+
+    (void)state;
+    for (int family = 0; dummy_families[family] != NULL; family++) {
+        int ranks = family % 2 == 0 ? 2 : 4;
+        long before = pd_simt_replays();
+        double error;
+
+        model_logits(family, "reference", 1, expected);
+        model_logits(family, "cuda", ranks, logits);
+        error = pd_rig_error(logits, expected, VALUES);
+        if (!(error < 1e-2))
+            fail_msg("family %d on %d ranks: error %g", family, ranks, error);
+        assert_int_equal(pd_simt_replays() - before, ranks * (COUNT / 2 - 1));
+    }
+}
+
+/* ---- ranks that fail ------------------------------------------------------------------------- */
+
+static void open_model(struct model_run *run, char directory[64])
+{
+    dummy_model_write(0, directory);
+    model_run_make_ranks(run, directory, 5, "cuda", 1, 2);
+}
+
+/* False: no call failed. */
+static bool run_until_fault(long calls)
+{
+    struct pd_step *step;
+    struct model_run run;
+    char directory[64];
+    int status;
+
+    open_model(&run, directory);
+    assert_int_equal(pd_step_acquire(run.device, &step), PD_KERNEL_OK);
+    step->tokens = step->sequences = step->length[0] = step->context[0] = 1;
+    pd_simt_fail_after(calls, 700);
+    status = pd_graph_launch(pd_model_graph(run.model), step);
+    if (status == PD_KERNEL_OK)
+        status = pd_step_wait(run.device, step->number, 60000);
+    pd_simt_fail_after(-1, 0);
+    if (status != PD_KERNEL_OK) {
+        assert_int_equal(status, PD_KERNEL_LOST);
+        if (strstr(pd_device_error(run.device), "rank ") == NULL ||
+            strstr(pd_device_error(run.device), "illegal memory access") == NULL)
+            fail_msg("after %ld calls: %s", calls, pd_device_error(run.device));
+        assert_int_equal(pd_step_acquire(run.device, &step), PD_KERNEL_OK);
+        step->tokens = step->sequences = step->length[0] = step->context[0] = 1;
+        assert_int_equal(pd_graph_launch(pd_model_graph(run.model), step), PD_KERNEL_LOST);
+    }
+    model_run_close(&run);
+    dummy_model_remove(directory);
+    return status != PD_KERNEL_OK;
+}
+
+/* Every call, also those between which the other rank waits in a kernel. */
+static void test_a_rank_that_fails_loses_the_group_and_lets_the_other_go(void **state)
+{
+    long calls = 0;
+
+    (void)state;
+    while (run_until_fault(calls))
+        calls += 1 + calls / 4;
+    assert_true(calls > 30);
+}
+
+static void test_which_gpus_a_group_takes(void **state)
+{
+    struct pd_device_options options = pd_rig_options("cuda", NULL, 1);
+    struct pd_device *device;
+    char error[256];
+
+    (void)state;
+    options.ranks = 2;
+    options.ordinal = 7;
+    assert_int_equal(pd_device_open(&options, &device, error, sizeof(error)),
+                     PD_KERNEL_UNSUPPORTED);
+    assert_non_null(strstr(error, "there is no GPU 8"));
+    options.one_gpu = true;
+    assert_int_equal(pd_device_open(&options, &device, error, sizeof(error)), PD_KERNEL_OK);
+    assert_int_equal(pd_device_ranks(device), 2);
+    pd_device_close(device);
+    for (long calls = 0;; calls++) {
+        int status;
+
+        pd_simt_fail_after(calls, 2);
+        status = pd_device_open(&options, &device, error, sizeof(error));
+        pd_simt_fail_after(-1, 0);
+        if (status == PD_KERNEL_OK)
+            break;
+        assert_non_null(strstr(error, "GPU 7"));
+    }
+    pd_device_close(device);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sums_are_the_tree_over_the_ranks),
+        cmocka_unit_test(test_columns_of_all_ranks_side_by_side),
+        cmocka_unit_test(test_an_abandoned_meeting_ends),
+        cmocka_unit_test(test_ranks_compute_the_model),
+        cmocka_unit_test(test_a_rank_that_fails_loses_the_group_and_lets_the_other_go),
+        cmocka_unit_test(test_which_gpus_a_group_takes),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
