@@ -18,6 +18,7 @@
 #include "worker/link/address.h"
 #include "worker/link/link.h"
 #include "worker/options.h"
+#include "worker/plan.h"
 #include "worker/service.h"
 #include "worker/version.h"
 
@@ -171,6 +172,8 @@ static int run(const struct pd_options *options)
 
     if (check_limits(&error) != PD_OK)
         return complain(&error);
+    if (options->check && strcmp(options->load_format, "dummy") == 0)
+        return pd_plan_print(options, stdout, &error) == PD_OK ? 0 : complain(&error);
     if (!options->check && pd_link_probe(options->host, (int)options->port, &error) != PD_OK)
         return complain(&error);
     warn_of_public("--host", options->host);

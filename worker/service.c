@@ -187,8 +187,11 @@ static int open_files(struct pd_service *service, struct pd_error *error)
 static int decide_sizes(struct pd_service *service, struct pd_error *error)
 {
     const struct pd_model_config *config = pd_model_files_config(service->files);
-    int status =
-        pd_sizing_decide(service->options, config, pd_memory_available(), &service->sizing, error);
+    struct pd_sizing_room room;
+    int status = pd_sizing_measure(service->options, service->files, &room, error);
+
+    if (status == PD_OK)
+        status = pd_sizing_decide(service->options, config, &room, &service->sizing, error);
 
     if (status == PD_OK && service->sizing.len_was_reduced)
         pd_log(PD_LOG_WARN, "worker",

@@ -126,6 +126,21 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(find.search(result.stdout)[1], find.search(again.stdout)[1])
         self.assertEqual(run("--check", "--model", "/no/such.gguf").returncode, 1)
 
+    def test_bytes_of_each_gpu_from_the_configuration_alone(self):
+        """Qwen2.5-72B on 4 and 8 GPUs: what is divided, in bfloat16; biases and norms as f32."""
+        shape = os.path.join(os.path.dirname(__file__), "..", "device", "shapes", "qwen2.5-72b")
+        divided = 2 * 152064 * 8192 + 80 * ((64 + 16) * 128 * 8192 + 64 * 128 * 8192 + 3 * 29568 * 8192)
+        for ranks in (4, 8):
+            result = run("--check", "--load-format", "dummy", "--model", shape, "--tensor-parallel-size",
+                         str(ranks), "--device", "cuda", "--max-model-len", "4096")
+            weights = 2 * divided // ranks + 4 * 80 * 80 * 128 // ranks + 4 * 161 * 8192
+            found = re.findall(r"^rank (\d) .*\((\d+) bytes\).* KV (\d+) bytes a token", result.stdout, re.M)
+            self.assertEqual(found, [(str(r), str(weights), str(2 * 80 * 8 * 128 * 2 // ranks))
+                                     for r in range(ranks)], result.stderr)
+        refused = run("--check", "--load-format", "dummy", "--model", shape, "--tensor-parallel-size", "3")
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn("--tensor-parallel-size 3", refused.stderr)
+
 
 class Life(unittest.TestCase):
     def setUp(self):

@@ -7,8 +7,10 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "t/unit/dummy_models.h"
 #include "worker/model/files.h"
@@ -116,6 +118,52 @@ static void test_every_family_computes_the_same_on_two_devices(void **state)
     free(logits);
 }
 
+/* Qwen2.5-72B: what each of 4 or 8 GPUs holds follows from its configuration, and nothing of that size is
+ * made on the way. */
+static void test_a_plan_knows_bytes_without_weights(void **state)
+{
+    enum { LAYERS = 80, HIDDEN = 8192, INNER = 29568, HEADS = 64, KV_HEADS = 8, DIM = 128 };
+    enum { VOCABULARY = 152064 };
+    static const int ranks[] = {1, 4, 8};
+    char directory[64] = "/tmp/pd-plan-XXXXXX", path[128];
+    struct pd_error error = {PD_OK, ""};
+    struct pd_model_files *files;
+    FILE *file;
+
+    (void)state;
+    assert_non_null(mkdtemp(directory));
+    snprintf(path, sizeof(path), "%s/config.json", directory);
+    file = fopen(path, "w");
+    assert_non_null(file);
+    fprintf(file,
+            "{\"architectures\": [\"Qwen2ForCausalLM\"], \"hidden_size\": %d, "
+            "\"intermediate_size\": %d, \"num_hidden_layers\": %d, \"num_attention_heads\": %d, "
+            "\"num_key_value_heads\": %d, \"vocab_size\": %d, \"max_position_embeddings\": 32768, "
+            "\"rms_norm_eps\": 1e-6, \"rope_theta\": 1000000.0, \"tie_word_embeddings\": false, "
+            "\"use_sliding_window\": false, \"torch_dtype\": \"bfloat16\"}",
+            HIDDEN, INNER, LAYERS, HEADS, KV_HEADS, VOCABULARY);
+    assert_int_equal(fclose(file), 0);
+    if (pd_model_files_plan(directory, &files, &error) != PD_OK)
+        fail_msg("%s", error.text);
+    for (size_t i = 0; i < sizeof(ranks) / sizeof(ranks[0]); i++) {
+        uint64_t n = (uint64_t)ranks[i], qkv = (HEADS + 2 * KV_HEADS) * DIM;
+        uint64_t divided =
+            2ull * VOCABULARY * HIDDEN +
+            LAYERS * (qkv * HIDDEN + (uint64_t)HEADS * DIM * HIDDEN + 3ull * INNER * HIDDEN);
+        uint64_t biases = LAYERS * qkv, norms = (2ull * LAYERS + 1) * HIDDEN;
+
+        for (int r = 0; r < ranks[i]; r++) {
+            assert_int_equal(pd_model_files_rank_bytes(files, r, ranks[i]),
+                             2 * divided / n + 2 * biases / n + 2 * norms);
+            assert_int_equal(pd_model_files_gpu_bytes(files, r, ranks[i]),
+                             2 * divided / n + 4 * biases / n + 4 * norms);
+        }
+    }
+    pd_model_files_close(files);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(rmdir(directory), 0);
+}
+
 static void test_without_a_configuration_there_is_no_model(void **state)
 {
     struct pd_error error = {PD_OK, ""};
@@ -133,6 +181,7 @@ int main(void)
         cmocka_unit_test(test_values_are_those_of_the_definition),
         cmocka_unit_test(test_the_seed_alone_decides),
         cmocka_unit_test(test_every_family_computes_the_same_on_two_devices),
+        cmocka_unit_test(test_a_plan_knows_bytes_without_weights),
         cmocka_unit_test(test_without_a_configuration_there_is_no_model),
     };
 

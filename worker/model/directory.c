@@ -195,8 +195,9 @@ static int make_text(struct pd_model_files *files, const char *directory, struct
     return status == PD_NOT_FOUND ? pd_dummy_tokenizer(&files->tokenizer, error) : status;
 }
 
-int pd_files_make(struct pd_model_files *files, const char *directory, uint64_t seed, int threads,
-                  struct pd_error *error)
+/* `threads` below 0: no values. */
+static int make(struct pd_model_files *files, const char *directory, uint64_t seed, int threads,
+                struct pd_error *error)
 {
     enum pd_dtype type;
     int status = read_config(files, directory, &type, error);
@@ -207,11 +208,25 @@ int pd_files_make(struct pd_model_files *files, const char *directory, uint64_t 
     if (!files->mappings.files)
         return pd_fail(error, PD_NO_MEMORY, "%s: no memory", files->source);
     files->mappings.count = 1;
-    if ((status = pd_dummy_weights(&files->config, type, seed, threads, files->mappings.files,
-                                   &files->table, error)) != PD_OK ||
+    status = threads < 0 ? pd_dummy_shapes(&files->config, type, files->mappings.files,
+                                           &files->table, error)
+                         : pd_dummy_weights(&files->config, type, seed, threads,
+                                            files->mappings.files, &files->table, error);
+    if (status != PD_OK ||
         (status = pd_model_tensors_bind(&files->table, PD_NAMING_HUGGING_FACE, &files->config,
                                         files->source, &files->tensors, error)) != PD_OK)
         return status;
     set_name(files, directory);
     return make_text(files, directory, error);
+}
+
+int pd_files_make(struct pd_model_files *files, const char *directory, uint64_t seed, int threads,
+                  struct pd_error *error)
+{
+    return make(files, directory, seed, threads > 0 ? threads : 0, error);
+}
+
+int pd_files_plan(struct pd_model_files *files, const char *directory, struct pd_error *error)
+{
+    return make(files, directory, 0, -1, error);
 }

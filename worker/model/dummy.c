@@ -119,7 +119,8 @@ static int make_values(const struct pd_tensor_table *table, uint64_t seed, int t
 /* ---- tensors ----------------------------------------------------------------------------------- */
 
 /* One piece of memory for all tensors, one after the other. */
-static int place(struct pd_tensor_table *table, struct pd_mapping *memory, struct pd_error *error)
+static int place(struct pd_tensor_table *table, int protection, struct pd_mapping *memory,
+                 struct pd_error *error)
 {
     size_t bytes = 0;
     uint8_t *data;
@@ -128,7 +129,8 @@ static int place(struct pd_tensor_table *table, struct pd_mapping *memory, struc
         if (__builtin_add_overflow(
                 bytes, (table->tensors[i].bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT, &bytes))
             return pd_fail(error, PD_INVALID, "more weights than an address space holds");
-    data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    data = mmap(NULL, bytes, protection,
+                MAP_PRIVATE | MAP_ANONYMOUS | (protection == PROT_NONE ? MAP_NORESERVE : 0), -1, 0);
     if (data == MAP_FAILED)
         return pd_fail(error, PD_NO_MEMORY, "no memory for weights of %zu bytes", bytes);
     memory->bytes = data;
@@ -148,8 +150,17 @@ int pd_dummy_weights(const struct pd_model_config *config, enum pd_dtype type, u
     int status = pd_model_tensors_expect(config, type, "dummy weights", table, error);
 
     if (status == PD_OK)
-        status = place(table, memory, error);
+        status = place(table, PROT_READ | PROT_WRITE, memory, error);
     return status == PD_OK ? make_values(table, seed, threads, error) : status;
+}
+
+int pd_dummy_shapes(const struct pd_model_config *config, enum pd_dtype type,
+                    struct pd_mapping *memory, struct pd_tensor_table *table,
+                    struct pd_error *error)
+{
+    int status = pd_model_tensors_expect(config, type, "dummy weights", table, error);
+
+    return status == PD_OK ? place(table, PROT_NONE, memory, error) : status;
 }
 
 /* ---- tokenizer --------------------------------------------------------------------------------- */

@@ -18,6 +18,11 @@ int pd_dummy_weights(const struct pd_model_config *config, enum pd_dtype type, u
                      int threads, struct pd_mapping *memory, struct pd_tensor_table *table,
                      struct pd_error *error);
 
+/* The same without values: what `memory` holds cannot be read. */
+int pd_dummy_shapes(const struct pd_model_config *config, enum pd_dtype type,
+                    struct pd_mapping *memory, struct pd_tensor_table *table,
+                    struct pd_error *error);
+
 /* A tokenizer of 256 tokens, each a byte. */
 int pd_dummy_tokenizer(struct pd_tokenizer **tokenizer, struct pd_error *error);
 

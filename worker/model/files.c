@@ -151,6 +151,16 @@ int pd_model_files_make(const char *directory, uint64_t seed, int threads,
                : PD_NO_MEMORY;
 }
 
+int pd_model_files_plan(const char *directory, struct pd_model_files **files,
+                        struct pd_error *error)
+{
+    struct pd_model_files *result = begin(directory, error);
+
+    *files = NULL;
+    return result ? end(result, pd_files_plan(result, directory, error), files, error)
+                  : PD_NO_MEMORY;
+}
+
 void pd_model_files_close(struct pd_model_files *files)
 {
     if (!files)

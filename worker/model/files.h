@@ -30,6 +30,9 @@ int pd_files_open_directory(struct pd_model_files *files, const char *path, stru
 int pd_files_make(struct pd_model_files *files, const char *directory, uint64_t seed, int threads,
                   struct pd_error *error);
 
+/* The same without values. */
+int pd_files_plan(struct pd_model_files *files, const char *directory, struct pd_error *error);
+
 /* Compiles the template, whose source is in `file`. */
 int pd_files_set_template(struct pd_model_files *files, const char *file, const char *source,
                           size_t length, struct pd_error *error);

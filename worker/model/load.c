@@ -473,7 +473,27 @@ static int run_jobs(struct loader *loader, uint8_t digest[PD_DIGEST], struct pd_
     return hashes > 0 ? PD_OK : pd_weight_tree_root(loader->tree, digest, error);
 }
 
-uint64_t pd_model_files_rank_bytes(const struct pd_model_files *files, int rank, int ranks)
+static uint64_t file_bytes(const struct job *job)
+{
+    return job->bytes;
+}
+
+static uint64_t gpu_bytes(const struct job *job)
+{
+    uint64_t bytes = 0;
+
+    for (int i = 0; i < job->count; i++) {
+        const struct part *part = &job->sources[i];
+        size_t cols = part->tensor->rank == 2 ? (size_t)part->cols : 1;
+
+        bytes += pd_dtype_apart_bytes(job->kind == JOB_VECTOR ? PD_F32 : part->tensor->type,
+                                      (size_t)part->rows * cols);
+    }
+    return bytes;
+}
+
+static uint64_t rank_bytes(const struct pd_model_files *files, int rank, int ranks,
+                           uint64_t (*bytes_of)(const struct job *job))
 {
     struct pd_model_share share = pd_model_share_of(&files->config, rank, ranks);
     struct pd_device_weights weights = {.layer_count = files->config.layers};
@@ -486,10 +506,20 @@ uint64_t pd_model_files_rank_bytes(const struct pd_model_files *files, int rank,
     if (loader.jobs && weights.layers)
         add_rank(&loader, NULL, files, &share, &weights);
     for (size_t i = 0; i < loader.count; i++)
-        bytes += loader.jobs[i].bytes;
+        bytes += bytes_of(&loader.jobs[i]);
     free(weights.layers);
     free(loader.jobs);
     return bytes;
+}
+
+uint64_t pd_model_files_rank_bytes(const struct pd_model_files *files, int rank, int ranks)
+{
+    return rank_bytes(files, rank, ranks, file_bytes);
+}
+
+uint64_t pd_model_files_gpu_bytes(const struct pd_model_files *files, int rank, int ranks)
+{
+    return rank_bytes(files, rank, ranks, gpu_bytes);
 }
 
 static bool make_layers(const struct pd_model_files *files, struct pd_device_weights *weights,

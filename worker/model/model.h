@@ -39,10 +39,15 @@ int pd_model_files_open(const char *path, struct pd_model_files **files, struct 
  * bytes): weights out of `seed`, see dummy.h. */
 int pd_model_files_make(const char *directory, uint64_t seed, int threads,
                         struct pd_model_files **files, struct pd_error *error);
+/* Its shapes alone: good for every question but for values, and cannot be loaded. */
+int pd_model_files_plan(const char *directory, struct pd_model_files **files,
+                        struct pd_error *error);
 void pd_model_files_close(struct pd_model_files *files);
 
 /* Bytes of the weights that a rank of so many has, as they lie in the files. */
 uint64_t pd_model_files_rank_bytes(const struct pd_model_files *files, int rank, int ranks);
+/* And as they lie on a GPU: quantised matrices with integers and scales apart, vectors as f32. */
+uint64_t pd_model_files_gpu_bytes(const struct pd_model_files *files, int rank, int ranks);
 
 const struct pd_model_config *pd_model_files_config(const struct pd_model_files *files);
 
@@ -67,7 +72,7 @@ struct pd_model_options {
                      uint64_t total); /* may be NULL */
     void *context;
     const char *weight_cache; /* folder of weight_cache.h; "" or NULL: none */
-    bool read_logits; /* record a copy of every step's logits to pinned memory: for tests */
+    bool read_logits;         /* record a copy of every step's logits to pinned memory: for tests */
 };
 
 struct pd_model;
