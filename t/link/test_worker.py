@@ -52,6 +52,17 @@ def free_port():
         return server.getsockname()[1]
 
 
+def listening_at(port):
+    """The addresses, as the system writes them, at which somebody listens to that TCP port."""
+    found = []
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with open(table, encoding="ascii") as file:
+            rows = [line.split() for line in file.readlines()[1:]]
+        found += [row[1].rsplit(":", 1)[0] for row in rows
+                  if row[3] == "0A" and int(row[1].rsplit(":", 1)[1], 16) == port]
+    return found
+
+
 def scrape_text(port):
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as page:
         return page.read().decode()
@@ -211,13 +222,21 @@ class Life(unittest.TestCase):
                               ("requests_total", "requests"), ("kv_blocks", "kv_blocks"),
                               ("preemptions_total", "preemptions"),
                               ("cache_evictions_total", "cache_evictions"),
-                              ("prefix_cache_hit_tokens_total", "cache_hit_tokens")):
+                              ("prefix_cache_hit_tokens_total", "cache_hit_tokens"),
+                              ("prefill_chunk_tokens", "prefill_chunk_tokens")):
             key = f'pd_worker_{name}{{model_name="m",instance_name="w1",role="mixed"}}'
             self.assertEqual(page[key], counters[counter], name)
+        delay = page['pd_worker_step_delay_seconds_total{model_name="m",instance_name="w1",role="mixed"}']
+        self.assertAlmostEqual(delay * 1e6, counters["steps_delay_us"], delta=1)
         ends = [value for key, value in page.items() if key.startswith("pd_worker_requests_ended")]
         self.assertEqual((sorted(ends), counters["ended_length"]), ([0, 0, 0, 1], 1))
         wait_for("the line of a second's work", lambda: re.search(
             r"engine: \d+ steps in [\d.]+ s, longest \d+ ms: 4 tokens of prompts", worker.text()))
+
+    def test_metrics_stay_inside(self):
+        port = free_port()
+        self.start("--host", "0.0.0.0", "--kv-bind", "127.0.0.1", "--metrics-port", str(port))
+        self.assertEqual(listening_at(port), ["0100007F"])
 
     def test_the_metrics_port_takes_nothing_else(self):
         port = free_port()
