@@ -56,7 +56,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         check_prompts(&whole);
         check_prompts(&pieces);
     } else {
-        const ngx_http_pd_error_t *a = &whole.request.error, *b = &pieces.request.error;
+        const ngx_http_pd_error_t *a = &whole.error, *b = &pieces.error;
 
         check_error(a);
         check_error(b);
