@@ -215,11 +215,16 @@ p0 role=prefill gate=placed report=0
 p1 role=prefill busy=300
 d0 role=decode
 --- steps
+nginx expect attached
+nginx expect attached
+nginx expect attached
 worker p1 expect heartbeat
 client1 request
 worker p0 expect submit request=1
 nginx reload
-worker p1 expect /attach [^\n]*generation=2/
+nginx expect attached
+nginx expect attached
+nginx expect attached
 client2 request
 worker p1 expect submit
 client2 expect t2
