@@ -66,6 +66,7 @@ double pd_stage_matmul_rate(bool small)
     float *out = allocate(runtime, 4 * values);
     double best = 0;
 
+    pd_cuda_declare(runtime, (const void *[]){a, b, out}, 3);
     for (int i = 0; i < 5; i++) {
         double start, rate;
 
