@@ -184,3 +184,39 @@ worker m0 kill
 nothing was heard from it for 5 s
 --- worker_log
 m1 submit request=1 attempt=2
+
+
+
+=== TEST 11: the processes that nginx has for its caches do not attach
+--- workers: 1
+--- http_config
+proxy_cache_path {{root}}/cache keys_zone=cache:1m;
+pd_zone pd:1m;
+pd_cluster chat { worker {{m0}}; }
+--- worker
+m0
+--- steps
+nginx expect start cache manager process
+worker m0 expect heartbeat
+worker m0 lacks /attach frontend.*attach frontend/
+--- no_error_log
+cannot attach
+
+
+
+=== TEST 12: a test of the configuration opens no stream and writes no file
+--- workers: 1
+--- http_config
+pd_zone pd:1m state={{root}}/state;
+pd_cluster chat { worker {{m0}}; }
+--- reload_http_config
+pd_zone pd:1m state={{root}}/other;
+pd_cluster chat { worker {{m0}}; }
+--- worker
+m0
+--- steps
+worker m0 expect heartbeat
+nginx test
+worker m0 lacks /attach frontend.*attach frontend/
+client request
+client expect t2

@@ -82,6 +82,21 @@ sub start {
     return 0;
 }
 
+# "nginx -t" beside it; false if it fails, or if a file is another one then.
+sub test {
+    my ($self) = @_;
+
+    my $root = $self->{root};
+    my $files = sub { join '', map { "$_: " . read_file($_) . "\n" }
+                               glob "$root/*" };
+    my $before = $files->();
+
+    system($self->binary, '-t', '-q', '-p', "$root/", '-c', "$root/nginx.conf",
+           '-e', "$root/logs/error.log");
+
+    return $? == 0 && $files->() eq $before;
+}
+
 # A master that has not begun to start its processes may lose a signal.
 sub listens_to_signals {
     my ($self) = @_;

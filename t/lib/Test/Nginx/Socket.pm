@@ -28,7 +28,9 @@ package Test::Nginx::Socket;
 #                   of each nginx worker process (256)
 #   user_files      files below {{root}}: a line ">>> NAME", then the text
 #   reload_user_files
-#                   those that are written before "nginx reload"
+#                   those that are written before "nginx reload"; "nginx test"
+#                   asks "nginx -t" about all these, and fails if a file is
+#                   another one then
 #   ignore_log      alarming lines of nginx's log that are no fault here
 #   {{root}}/tls/   in the configuration: host.pem and host.key are made there
 #   steps           what happens, one step a line (see %step below); where there
@@ -299,6 +301,7 @@ my %step = (
                               && ($nginx->{left} = 1) },
     'nginx kill_inside' => sub { $nginx->kill_inside(split ' ', $_[3]) },
     'nginx killed'   => sub { $nginx->killed_inside },
+    'nginx test'     => sub { write_next($_[0]); $nginx->test },
     'nginx signal'   => sub { kill $_[3], $nginx->{pid} },
     'nginx ask'      => sub { ask($_[0], split ' ', $_[3]) },
     'nginx burst'    => sub { burst($_[0], $_[3]) },
@@ -530,12 +533,19 @@ sub expand {
     return $text;
 }
 
-sub reload_nginx {
+# The files and the configuration of after "nginx reload".
+sub write_next {
     my ($block) = @_;
 
     write_files($block->reload_user_files);
     write_configuration($block, $block->reload_config // $block->config,
                         $block->reload_http_config // $block->http_config);
+}
+
+sub reload_nginx {
+    my ($block) = @_;
+
+    write_next($block);
 
     return kill 'HUP', $nginx->{pid};
 }
