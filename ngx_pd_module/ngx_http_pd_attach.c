@@ -439,13 +439,14 @@ static void
 ngx_http_pd_attach_down(ngx_http_pd_attach_t *attach, ngx_str_t *why)
 {
     ngx_msec_t              delay;
-    ngx_uint_t              level, was_up;
+    ngx_uint_t              left, level, was_up;
     ngx_http_pd_zone_t     *zone;
     ngx_http_pd_worker_t   *worker;
     ngx_http_pd_process_t  *process;
 
     process = attach->process;
     zone = process->zone;
+    left = 0;
     was_up = (attach->state == NGX_HTTP_PD_ATTACH_UP);
 
     attach->state = NGX_HTTP_PD_ATTACH_DOWN;
@@ -457,6 +458,7 @@ ngx_http_pd_attach_down(ngx_http_pd_attach_t *attach, ngx_str_t *why)
     worker = ngx_http_pd_zone_worker(zone, attach->index, attach->id);
 
     if (worker) {
+        left = was_up && worker->draining && ngx_queue_empty(&attach->sides);
         worker->tried = 1;
         ngx_http_pd_slot_set_attached(zone, worker, 0);
     }
@@ -465,10 +467,12 @@ ngx_http_pd_attach_down(ngx_http_pd_attach_t *attach, ngx_str_t *why)
 
     /* once loudly: who is away for a night does not fill the log */
 
-    level = (was_up || attach->failures == 0) ? NGX_LOG_ERR : NGX_LOG_INFO;
+    level = left ? NGX_LOG_NOTICE
+            : (was_up || attach->failures == 0) ? NGX_LOG_ERR : NGX_LOG_INFO;
 
     ngx_log_error(level, process->log, 0, "pd: %s worker \"%V\": %V",
-                  was_up ? "lost" : "cannot attach to", &attach->name, why);
+                  left ? "parted from" : was_up ? "lost" : "cannot attach to",
+                  &attach->name, why);
 
     ngx_http_pd_failure_lost(attach, 0);
     ngx_http_pd_outbox_clear(&attach->outbox);

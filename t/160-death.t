@@ -194,7 +194,7 @@ client expect t2
 
 
 
-=== TEST 9: a worker that drains gets nothing new and ends what it has
+=== TEST 9: a worker that drains gets nothing new, ends what it has, and has left, not died
 --- http_config
 pd_zone pd:1m;
 pd_cluster chat { worker {{m0}}; worker {{m1}} backup; }
@@ -212,7 +212,11 @@ client2 request
 client2 expect t2
 worker m0 release
 worker m0 release
-client expect t2
+client finish
+worker m0 kill
+nginx expect parted from worker
+--- no_error_log
+lost worker
 --- worker_log
 m0 submit request=1
 m1 submit request=2
