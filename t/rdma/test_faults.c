@@ -281,6 +281,7 @@ static void lossy_wire_is_survived(void **state)
     struct pd_ticket ticket;
     int32_t wanted[384];
     struct pair pair;
+    uint64_t id;
 
     (void)state;
     cut(&pair, &prompt, wanted, "tc qdisc add dev pd0 root netem loss 100%");
@@ -288,11 +289,10 @@ static void lossy_wire_is_survived(void **state)
     kvx_prompt_init(&prompt, pair.source, 2, 360 * 16, NULL, 0);
     assert_int_equal(kvx_offer(pair.source, &prompt, 1), PD_OK);
     kvx_ticket(pair.source, &prompt, &ticket);
-    assert_int_equal(pd_kvx_fetch(pair.reader->kvx, 2, &ticket), PD_OK);
-    kvx_expect(pair.reader, KVX_CLAIMED, 2);
-    pd_kvx_fetch_want(pair.reader->kvx, 2, 0, wanted, 360);
+    id = ask_until_claimed(&pair, &ticket, 2);
+    pd_kvx_fetch_want(pair.reader->kvx, id, 0, wanted, 360);
     pd_kvx_complete(pair.source->kvx, 2, &(struct pd_kvx_first){.token = 1});
-    kvx_expect(pair.reader, KVX_COMPLETE, 2);
+    kvx_expect(pair.reader, KVX_COMPLETE, id);
     kvx_assert_only(pair.reader, &prompt, 0, wanted);
     kvx_net_free(&pair.net);
 }
