@@ -211,7 +211,8 @@ async def equally_bad(root):
             for frontend in frontends:
                 status, _ = await frontend.complete()
                 counts[status] = counts.get(status, 0) + 1
-        assert counts == {200: 162, 500: 18}, counts
+        # one in ten of either worker's: 18 of 180, or 17 where both have begun another ten
+        assert counts[500] in (17, 18) and counts[200] + counts[500] == 180, counts
 
         async def all_degraded():
             return [await frontend.ready() for frontend in frontends] == [(200, "degraded")] * 3
