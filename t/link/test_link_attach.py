@@ -445,7 +445,7 @@ class Cancels(Case):
 
     def test_while_intake_works_on_it(self):
         frontend = self.frontend()
-        frontend.submit(1, chat=[("slow", b"x")], request_id="hold")
+        frontend.submit(1, chat=[("slow", b"x")] * 5, request_id="hold")
         frontend.submit(2, text=b"x", request_id="hold")  # queues behind it
         frontend.cancel(1)
         frontend.cancel(2)
