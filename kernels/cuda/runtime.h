@@ -20,6 +20,9 @@ struct pd_cuda_runtime;
 
 enum { PD_CUDA_NO_MEMORY = 2 }; /* the error number of memory that is not there */
 
+/* Error numbers of pd_cuda_open where there is nothing to open. */
+enum { PD_CUDA_NO_DRIVER = 35, PD_CUDA_NO_DEVICE = 100 };
+
 struct pd_cuda_device_info {
     char name[64];
     int major, minor; /* compute capability */

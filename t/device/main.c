@@ -3,15 +3,17 @@
 #include <string.h>
 #include <time.h>
 
+#include "kernels/cuda/runtime.h"
 #include "t/device/stage.h"
 
 static const struct {
     const char *name;
     int (*run)(const struct pd_stage_options *options);
 } stages[] = {
-    {"ceilings", pd_stage_ceilings},   {"wrappers", pd_stage_wrappers},
-    {"operators", pd_stage_operators}, {"forward", pd_stage_forward},
-    {"rows", pd_stage_rows},           {"shapes", pd_stage_shapes},
+    {"gpu", pd_stage_gpu},           {"ceilings", pd_stage_ceilings},
+    {"wrappers", pd_stage_wrappers}, {"operators", pd_stage_operators},
+    {"forward", pd_stage_forward},   {"rows", pd_stage_rows},
+    {"shapes", pd_stage_shapes},     {"kernels", pd_stage_kernels},
 };
 
 void pd_stage_figure(const char *name, const char *unit, double value, double ceiling)
@@ -31,6 +33,25 @@ double pd_stage_seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+/* Every stage asks: without a GPU there is nothing to be wrong. */
+int pd_stage_gpu(const struct pd_stage_options *options)
+{
+    struct pd_cuda_runtime *runtime;
+    char error[256];
+    int status = pd_cuda_open(0, false, &runtime, error, sizeof(error));
+
+    (void)options;
+    if (status == 0)
+        pd_cuda_close(runtime);
+    else if (status == PD_CUDA_NO_DEVICE || status == PD_CUDA_NO_DRIVER)
+        printf("%s\n", error);
+    else
+        fprintf(stderr, "%s\n", error);
+    return status == 0                                                  ? 0
+           : status == PD_CUDA_NO_DEVICE || status == PD_CUDA_NO_DRIVER ? PD_STAGE_SKIPPED
+                                                                        : 1;
+}
+
 int main(int argc, char **argv)
 {
     struct pd_stage_options options = {.seed = 1};
@@ -43,9 +64,14 @@ int main(int argc, char **argv)
         else
             argc = 0;
     }
-    for (size_t i = 0; argc > 1 && i < sizeof(stages) / sizeof(stages[0]); i++)
-        if (strcmp(argv[1], stages[i].name) == 0)
-            return stages[i].run(&options);
+    for (size_t i = 0; argc > 1 && i < sizeof(stages) / sizeof(stages[0]); i++) {
+        int status;
+
+        if (strcmp(argv[1], stages[i].name) != 0)
+            continue;
+        status = pd_stage_gpu(&options);
+        return status != 0 ? status : stages[i].run(&options);
+    }
     fprintf(stderr, "usage: pd-kernel-test STAGE [--small] [--seed N]; stages:");
     for (size_t i = 0; i < sizeof(stages) / sizeof(stages[0]); i++)
         fprintf(stderr, " %s", stages[i].name);

@@ -18,12 +18,14 @@ struct pd_stage_options {
     uint64_t seed;
 };
 
+int pd_stage_gpu(const struct pd_stage_options *options);
 int pd_stage_ceilings(const struct pd_stage_options *options);
 int pd_stage_wrappers(const struct pd_stage_options *options);
 int pd_stage_operators(const struct pd_stage_options *options);
 int pd_stage_forward(const struct pd_stage_options *options);
 int pd_stage_shapes(const struct pd_stage_options *options);
 int pd_stage_rows(const struct pd_stage_options *options);
+int pd_stage_kernels(const struct pd_stage_options *options);
 
 /* One figure. `ceiling`: what it is a share of, 0: nothing. */
 void pd_stage_figure(const char *name, const char *unit, double value, double ceiling);

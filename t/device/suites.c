@@ -6,17 +6,52 @@
 
 #include <cmocka.h>
 
+#include "kernels/cuda/backend.h"
 #include "t/device/stage.h"
 #include "t/unit/kernel_answers.h"
 
 /* The suites' own main functions, under other names. */
+int pd_suite_products(void);
+int pd_suite_attention(void);
 int pd_suite_operators(void);
 int pd_suite_sample(void);
+
+/* NaN in every type. */
+static void poison(struct pd_device *device, void *memory, size_t bytes)
+{
+    struct pd_cuda_runtime *runtime = pd_cuda_of(device)->runtime;
+    void *noise = malloc(bytes);
+
+    if (strcmp(device->backend->kind, "cuda") == 0 && noise != NULL) {
+        memset(noise, 0xff, bytes);
+        if (pd_cuda_copy(runtime, memory, noise, bytes) != 0 || pd_cuda_drain(runtime) != 0)
+            fail_msg("poisoning %zu bytes", bytes);
+    }
+    free(noise);
+}
 
 int pd_stage_operators(const struct pd_stage_options *options)
 {
     pd_rig_seed = options->seed;
-    return pd_suite_operators() || pd_suite_sample();
+    pd_rig_poison = poison;
+    if (options->small)
+        setenv("PD_SIMT_SHAPES", "1", 1);
+    return pd_suite_products() || pd_suite_attention() || pd_suite_operators() || pd_suite_sample();
+}
+
+/* Ten kernels, each at least once, with nothing recorded: what compute-sanitizer looks at. embed,
+ * rmsnorm, to_half, matmul_fixed or matmul_small, rope_store, attention_decode, attention_chunks, swiglu,
+ * gather, sample. */
+int pd_stage_kernels(const struct pd_stage_options *options)
+{
+    int tokens[PD_ANSWER_TOKENS] = {0};
+    struct pd_small_model model;
+
+    pd_rig_seed = options->seed;
+    pd_small_open_enabled(&model, &pd_answering, NULL);
+    pd_answers_generate(&model, tokens);
+    pd_small_close(&model);
+    return 0;
 }
 
 int pd_stage_forward(const struct pd_stage_options *options)

@@ -71,6 +71,11 @@ int pd_cuda_open(int ordinal, bool, struct pd_cuda_runtime **runtime, char *erro
         snprintf(error, size, "GPU %d cannot be opened: %s", ordinal, pd_cuda_error_text(fault));
         return fault;
     }
+    if (getenv("PD_SIMT_NO_GPU")) { /* as on a machine without one */
+        snprintf(error, size, "GPU %d cannot be opened: no CUDA-capable device is detected",
+                 ordinal);
+        return PD_CUDA_NO_DEVICE;
+    }
     if (ordinal < 0 || ordinal >= GPUS) {
         snprintf(error, size, "there is no GPU %d", ordinal);
         return 1;

@@ -173,6 +173,41 @@ static void test_matmul_epilogues(void **state)
     }
 }
 
+/* ---- gather ---------------------------------------------------------------------------------- */
+
+static void test_gather_takes_the_sampled_rows(void **state)
+{
+    enum { COLS = 296, FIRST = 5, SECOND = 3 };
+    static float x[(FIRST + SECOND) * COLS];
+    struct pd_device_options options = pd_rig_options("cuda", NULL, 1);
+    static const int32_t tokens[] = {0, 1, 2, 3, 4, 5, 6, 7};
+    struct pd_tensor in, out;
+    struct pd_buffer *pinned;
+    struct pd_graph *graph;
+    struct pd_step *step;
+    struct pd_rig rig;
+    const float *rows;
+
+    (void)state;
+    pd_rig_fill(x, (FIRST + SECOND) * COLS, 1, 12);
+    pd_rig_open(&rig, &options);
+    in = pd_rig_tensor(&rig, options.max_tokens, COLS);
+    out = pd_rig_tensor(&rig, options.max_seqs, COLS);
+    pinned = pd_rig_pinned(&rig, sizeof(float) * (size_t)(options.max_seqs * COLS));
+    graph = pd_rig_begin(&rig);
+    pd_op_embed(graph, pd_rig_input(&rig, x, FIRST + SECOND, COLS), in);
+    pd_op_gather(graph, in, out);
+    pd_op_read(graph, out, true, pinned);
+    pd_rig_end(graph);
+    step = pd_rig_step(&rig, 0, tokens, FIRST, 0, 0);
+    pd_rig_add(&rig, step, 1, tokens + FIRST, SECOND, 0, 1);
+    pd_rig_run(&rig, graph, step);
+    rows = pd_buffer_host(pinned);
+    assert_memory_equal(rows, x + (FIRST - 1) * COLS, COLS * sizeof(float));
+    assert_memory_equal(rows + COLS, x + (FIRST + SECOND - 1) * COLS, COLS * sizeof(float));
+    pd_rig_close(&rig);
+}
+
 /* ---- whole steps ----------------------------------------------------------------------------- */
 
 enum { POSITIONS = 96, SEQUENCES = 3 };
@@ -276,6 +311,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_matmul_every_format),
         cmocka_unit_test(test_matmul_epilogues),
+        cmocka_unit_test(test_gather_takes_the_sampled_rows),
         cmocka_unit_test(test_small_model),
         cmocka_unit_test(test_what_no_kernel_takes_is_refused_by_name),
     };

@@ -33,7 +33,7 @@ static void *room(size_t bytes)
 static uint16_t *operand(size_t count, bool bf16, bool integers, uint64_t seed)
 {
     uint16_t *values = room(2 * count);
-    uint64_t state = seed;
+    uint64_t state = seed + (pd_rig_seed << 32);
 
     for (size_t i = 0; i < count; i++) {
         float value =

@@ -108,6 +108,12 @@ static void read_on_the_host()
     fprintf(stderr, "%u\n", *(volatile uint32_t *)b);
 }
 
+static void read_what_is_new()
+{
+    b = room(BYTES);
+    read_undeclared();
+}
+
 /* What was declared when it was recorded counts, not what is when it is played. */
 static void replay_undeclared()
 {
@@ -143,6 +149,7 @@ static void test_a_launch_touches_what_it_declares(void **)
     assert_dies(write_undeclared, "of a buffer of 128, which nothing that runs declares");
     assert_dies(read_past_the_end, "of a buffer of 128, past its end");
     assert_dies(read_on_the_host, "byte 0 of a buffer of 128, which nothing that runs declares");
+    assert_dies(read_what_is_new, "of a buffer of 128, which nothing that runs declares");
     assert_dies(replay_undeclared, "of a buffer of 128, which nothing that runs declares");
     pd_cuda_free(runtime, a);
     pd_cuda_free(runtime, b);

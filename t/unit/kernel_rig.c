@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "kernels/backend.h"
 #include "kernels/dtype.h"
 #include "t/unit/kernel_rig.h"
 
@@ -68,6 +69,8 @@ const char *pd_rig_kind(const char *path)
 /* ---- numbers --------------------------------------------------------------------------------- */
 
 uint64_t pd_rig_seed;
+
+void (*pd_rig_poison)(struct pd_device *device, void *memory, size_t bytes);
 
 uint64_t pd_rig_random(uint64_t *state)
 {
@@ -204,6 +207,9 @@ struct pd_tensor pd_rig_tensor(struct pd_rig *rig, int rows, int cols)
     struct pd_tensor tensor;
 
     check(rig, "tensor", pd_tensor_create(rig->device, rows, cols, &tensor));
+    if (pd_rig_poison != NULL)
+        pd_rig_poison(rig->device, (char *)tensor.buffer->address + tensor.offset,
+                      sizeof(float) * (size_t)rows * (size_t)cols);
     return tensor;
 }
 
@@ -265,8 +271,11 @@ void pd_rig_add(struct pd_rig *rig, struct pd_step *step, int slot, const int32_
         step->blocks[s * step->max_blocks + b] = first_block + b;
     step->sample_row[step->samples] = first + count - 1;
     step->sample_slot[step->samples] = slot;
-    step->sample[step->samples++] = (struct pd_sample_params){
-        .top_p = 1, .typical_p = 1, .repetition = 1, .history = position + count, .prompt = position + count};
+    step->sample[step->samples++] = (struct pd_sample_params){.top_p = 1,
+                                                              .typical_p = 1,
+                                                              .repetition = 1,
+                                                              .history = position + count,
+                                                              .prompt = position + count};
 }
 
 void pd_rig_run(struct pd_rig *rig, struct pd_graph *graph, struct pd_step *step)

@@ -28,6 +28,10 @@ const char *pd_rig_kind(const char *path);
 /* Other numbers for every fill and matrix below; 0 at first. */
 extern uint64_t pd_rig_seed;
 
+/* Called, if set, with the memory of every tensor that a test makes: what no operator writes is to be
+ * told from what one does. NULL at first. */
+extern void (*pd_rig_poison)(struct pd_device *device, void *memory, size_t bytes);
+
 /* splitmix64: the same numbers everywhere. */
 uint64_t pd_rig_random(uint64_t *state);
 float pd_rig_normal(uint64_t *state); /* about N(0, 1) */

@@ -1,0 +1,96 @@
+/* The suite of own products (t/simt/test_products.c) hands launchers memory of its own, which a GPU does not
+ * see: these take their place, and the operands through pinned memory. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/runtime.h"
+
+struct staged {
+    struct pd_cuda_runtime *runtime;
+    void *memory[4];
+    int count, error;
+};
+
+/* As test_products.c knows them. */
+int pd_staged_fixed(void *stream, bool bf16, const uint16_t *weight, const uint16_t *x, int rows,
+                    int cols, int tokens, bool accumulate, int stride, float *out);
+int pd_staged_small(void *stream, const struct pd_cuda_matrix *matrix, const float *x,
+                    const float *bias, bool accumulate, int tokens, int stride, float *out);
+
+static struct staged begin(void)
+{
+    struct staged staged = {0};
+    char why[256];
+
+    staged.error = pd_cuda_open(0, false, &staged.runtime, why, sizeof(why));
+    return staged;
+}
+
+/* A copy of an operand where the GPU sees it; NULL is none. */
+static void *put(struct staged *staged, const void *from, size_t bytes)
+{
+    void **to = &staged->memory[staged->count++];
+
+    if (staged->error == 0 && from != NULL)
+        staged->error = pd_cuda_allocate_pinned(staged->runtime, bytes, to);
+    if (staged->error == 0 && from != NULL)
+        memcpy(*to, from, bytes);
+    return *to;
+}
+
+/* The result, once the launch has run. */
+static int take(struct staged *staged, void *to, size_t bytes)
+{
+    int error = staged->error == 0 ? pd_cuda_drain(staged->runtime) : staged->error;
+
+    if (error == 0)
+        memcpy(to, staged->memory[staged->count - 1], bytes);
+    else if (error > 0)
+        fprintf(stderr, "a product: %s\n", pd_cuda_error_text(error));
+    for (int i = 0; staged->runtime != NULL && i < staged->count; i++)
+        pd_cuda_free_pinned(staged->runtime, staged->memory[i]);
+    if (staged->runtime != NULL)
+        pd_cuda_close(staged->runtime);
+    return error;
+}
+
+int pd_staged_fixed(void *stream, bool bf16, const uint16_t *weight, const uint16_t *x, int rows,
+                    int cols, int tokens, bool accumulate, int stride, float *out)
+{
+    struct staged staged = begin();
+    size_t row = (size_t)cols * sizeof(*x), bytes = (size_t)tokens * (size_t)stride * sizeof(*out);
+    const uint16_t *on = put(&staged, weight, (size_t)rows * row);
+    const uint16_t *in = put(&staged, x, (size_t)tokens * row);
+    float *to = put(&staged, out, bytes);
+
+    (void)stream;
+    if (staged.error == 0)
+        staged.error = pd_cuda_matmul_fixed(pd_cuda_stream(staged.runtime), bf16, on, in, rows,
+                                            cols, tokens, accumulate, stride, to);
+    return take(&staged, out, bytes);
+}
+
+int pd_staged_small(void *stream, const struct pd_cuda_matrix *matrix, const float *x,
+                    const float *bias, bool accumulate, int tokens, int stride, float *out)
+{
+    struct staged staged = begin();
+    struct pd_cuda_matrix on = *matrix;
+    size_t row = (size_t)matrix->cols * sizeof(*x);
+    size_t bytes = (size_t)tokens * (size_t)stride * sizeof(*out);
+    const float *in, *add;
+    float *to;
+
+    (void)stream;
+    if (matrix->format != PD_CUDA_F32) /* what the suite asks */
+        return -1;
+    on.values = put(&staged, matrix->values, (size_t)matrix->rows * row);
+    in = put(&staged, x, (size_t)tokens * row);
+    add = put(&staged, bias, (size_t)matrix->rows * sizeof(*bias));
+    to = put(&staged, out, bytes);
+    if (staged.error == 0)
+        staged.error = pd_cuda_matmul_small(pd_cuda_stream(staged.runtime), &on, in, add,
+                                            accumulate, tokens, stride, to);
+    return take(&staged, out, bytes);
+}
