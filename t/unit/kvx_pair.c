@@ -123,7 +123,9 @@ static void on_open(void *context, uint64_t id, const char *address)
         if (net->workers[i] && net->workers[i]->kvx && !net->workers[i]->unreachable &&
             strcmp(net->workers[i]->address, address) == 0)
             source = net->workers[i];
-    if (!source || net->link_count == KVX_LINKS) {
+    if (!reader->kvx) {
+        /* it is being stopped, and hears nothing more */
+    } else if (!source || net->link_count == KVX_LINKS) {
         pd_kvx_link_down(reader->kvx, id, "connection refused");
     } else {
         struct kvx_link *link = &net->links[net->link_count++];
@@ -468,9 +470,11 @@ void kvx_stop(struct kvx_worker *worker)
 void kvx_free(struct kvx_worker *worker)
 {
     kvx_stop(worker);
+    pthread_mutex_lock(&worker->net->lock);
     for (size_t i = 0; i < KVX_WORKERS; i++)
         if (worker->net->workers[i] == worker)
             worker->net->workers[i] = NULL;
+    pthread_mutex_unlock(&worker->net->lock);
     pd_mapped_close(&worker->mapped);
     pd_mapped_close(&worker->device);
     for (uint32_t r = 0; r < worker->layout.ranks; r++)
