@@ -39,6 +39,11 @@
 #define NGX_HTTP_PD_STEP_LINKS       256      /* likewise */
 
 
+/* what else may stand in a message: fields of a later protocol */
+
+#define ngx_http_pd_step_unknown(wire, known)   ((wire)->tag >> 3 > (known))
+
+
 typedef struct {
     Pd__V1__FinishReason         reason;
     uint32_t                     prompt_tokens;
@@ -130,6 +135,9 @@ typedef struct {
  */
 ngx_int_t ngx_http_pd_step_read(ngx_http_pd_step_t *step, u_char *p,
     size_t len);
+
+/* its report's part of that: into step->report, which is step->load then */
+ngx_int_t ngx_http_pd_step_load(ngx_http_pd_step_t *step, ngx_str_t *in);
 
 /*
  * The message that was read, unpacked, because it has something rare: what that

@@ -7,7 +7,7 @@ SHIM_FLAGS       = -std=gnu11 $(OPT) -g -Wall -Wextra -Wno-unused-parameter -Wer
                    $(addprefix -I$(NGINX_TREE)/src/,core event event/modules os/unix http http/v2 http/modules)
 MODULE_UNIT_SRC := $(wildcard t/unit/module/test_*.c)
 MODULE_UNIT_BIN := $(MODULE_UNIT_SRC:%.c=$(BUILD)/%)
-PARSER_SRC      := $(wildcard $(addprefix ngx_pd_module/ngx_http_pd_,json*.c rope.c error.c stock.c openai*.c unpack.c wire.c step.c account.c affinity.c class.c key.c limits.c prefix.c queue.c ratio.c tally.c))
+PARSER_SRC      := $(wildcard $(addprefix ngx_pd_module/ngx_http_pd_,json*.c rope.c error.c stock.c openai*.c unpack.c wire.c step.c step_load.c account.c affinity.c class.c key.c limits.c prefix.c queue.c ratio.c tally.c))
 SHIM_SRC        := $(PARSER_SRC) $(filter-out $(MODULE_UNIT_SRC),$(wildcard t/unit/module/*.c))
 SHIM_OBJ        := $(SHIM_SRC:%.c=$(BUILD)/shim/%.o) $(BUILD)/proto/pd.pb-c.o
 
