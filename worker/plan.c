@@ -27,7 +27,7 @@ static void print_ranks(const struct pd_options *options, const struct pd_model_
     const struct pd_model_config *config = pd_model_files_config(files);
     uint64_t token = pd_sizing_token(options, config, ranks);
     uint64_t scratch = pd_sizing_scratch(options, config, ranks);
-    uint64_t length = (uint64_t)(options->max_model_len ? options->max_model_len : config->context);
+    uint64_t length = (uint64_t)pd_sizing_longest(options, config);
     char size[3][32];
 
     for (int r = 0; r < ranks; r++) {
@@ -72,7 +72,7 @@ static int print_pool(const struct pd_options *options, const struct pd_model_fi
 
 int pd_plan_print(const struct pd_options *options, FILE *out, struct pd_error *error)
 {
-    int ranks = options->tensor_parallel_size > 1 ? (int)options->tensor_parallel_size : 1;
+    int ranks = pd_sizing_ranks(options);
     struct pd_model_files *files;
     struct pd_error why;
     int status = pd_model_files_plan(options->model, &files, error);

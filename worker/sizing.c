@@ -37,6 +37,16 @@ static enum pd_dtype kv_type(const struct pd_options *options)
     }
 }
 
+int pd_sizing_ranks(const struct pd_options *options)
+{
+    return options->tensor_parallel_size > 1 ? (int)options->tensor_parallel_size : 1;
+}
+
+int64_t pd_sizing_longest(const struct pd_options *options, const struct pd_model_config *config)
+{
+    return options->max_model_len ? options->max_model_len : config->context;
+}
+
 uint64_t pd_sizing_token(const struct pd_options *options, const struct pd_model_config *config,
                          int ranks)
 {
@@ -64,7 +74,7 @@ uint64_t pd_sizing_scratch(const struct pd_options *options, const struct pd_mod
     struct pd_model_share share = pd_model_share_of(config, 0, ranks);
     uint64_t tokens = (uint64_t)options->max_num_batched_tokens;
     uint64_t seqs = (uint64_t)options->max_num_seqs, vocabulary = (uint64_t)config->vocabulary;
-    uint64_t length = (uint64_t)(options->max_model_len ? options->max_model_len : config->context);
+    uint64_t length = (uint64_t)pd_sizing_longest(options, config);
     uint64_t hidden = (uint64_t)config->hidden, inner = (uint64_t)share.inner;
     uint64_t queries = (uint64_t)(share.heads * config->head_dim);
     uint64_t keys = (uint64_t)(share.kv_heads * config->head_dim);
@@ -175,7 +185,7 @@ int pd_sizing_decide(const struct pd_options *options, const struct pd_model_con
     int status;
 
     memset(sizing, 0, sizeof(*sizing));
-    sizing->ranks = options->tensor_parallel_size > 1 ? (int)options->tensor_parallel_size : 1;
+    sizing->ranks = pd_sizing_ranks(options);
     if (pd_model_ranks_check(config, sizing->ranks, &why) != PD_OK)
         return pd_fail(error, why.status, "--tensor-parallel-size %d: %s", sizing->ranks, why.text);
     sizing->pool.layers = config->layers;
@@ -224,7 +234,7 @@ uint64_t pd_memory_available(void)
 int pd_sizing_measure(const struct pd_options *options, const struct pd_model_files *files,
                       struct pd_sizing_room *room, struct pd_error *error)
 {
-    int ranks = options->tensor_parallel_size > 1 ? (int)options->tensor_parallel_size : 1;
+    int ranks = pd_sizing_ranks(options);
     struct pd_device_options device = {.kind = options->device, .ranks = ranks};
     char why[256] = "";
 

@@ -22,6 +22,11 @@ struct pd_sizing_room {
     uint64_t gpu_weights;         /* and what the largest rank's weights will take there */
 };
 
+/* The ranks that --tensor-parallel-size asks for; the longest sequence that --max-model-len does, or that the
+ * model was made for. */
+int pd_sizing_ranks(const struct pd_options *options);
+int64_t pd_sizing_longest(const struct pd_options *options, const struct pd_model_config *config);
+
 /* Looks at the machine, and with --device cuda at its GPUs. */
 int pd_sizing_measure(const struct pd_options *options, const struct pd_model_files *files,
                       struct pd_sizing_room *room, struct pd_error *error);
