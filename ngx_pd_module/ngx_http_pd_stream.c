@@ -176,8 +176,7 @@ ngx_http_pd_stream_delta(ngx_http_pd_choice_t *choice,
            + (stream->logprobs ? ngx_http_pd_logprobs_size(stream->logprobs)
                                : 0);
 
-    if (size > plcf->stream_buffer)
-    {
+    if (size > plcf->stream_buffer) {
         (void) ngx_http_pd_error(&ctx->error, r->pool,
                                  NGX_HTTP_REQUEST_TIME_OUT, "client_too_slow",
                                  NULL, "More than %uz bytes of the answer wait "
