@@ -33,6 +33,8 @@ isa_of               = $(ISA_$(lastword $(subst _, ,$(basename $(notdir $1)))))
 NVCC      := $(if $(CUDA),$(CUDA)/bin/nvcc,$(shell command -v nvcc))
 CUDA_ARCH := -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90a,code=sm_90a \
              -gencode arch=compute_90,code=compute_90
+# Where libraries are looked for when the program runs, after the operator's folder.
+$(BUILD)/kernels/cuda/library.o: PD_CFLAGS += -DPD_CUDA_TOOLKIT='"$(or $(CUDA),$(patsubst %/bin/nvcc,%,$(NVCC)),/usr/local/cuda)"'
 CUDA_LIBS := $(if $(CUDA),-L$(CUDA)/lib64 -lcudart_static -lrt -lstdc++)
 
 # --- sources: a new .c in a room is built without a line here ------------------------------------

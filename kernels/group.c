@@ -184,7 +184,7 @@ static void group_describe(const struct pd_device *device, struct pd_device_info
     }
     own.threads = info->threads;
     *info = own;
-    snprintf(info->name, sizeof(info->name), "%d ranks of %.80s", group->ranks, own.name);
+    snprintf(info->name, sizeof(info->name), "%d ranks of %.140s", group->ranks, own.name);
 }
 
 /* ---- what a group has not ---------------------------------------------------------------------- */

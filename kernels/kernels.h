@@ -78,20 +78,24 @@ struct pd_device_options {
     bool one_gpu;                /* cuda: all ranks of a group on that one, slowly: to test them */
     int ranks;                   /* devices of the group; 0 or 1: no group; at most PD_RANKS_MAX */
     bool deterministic;          /* cuda: a row's bits do not depend on what else is in its step */
-    bool eager;        /* cuda: launch every operator by itself, do not replay recorded steps */
+    bool eager; /* cuda: launch every operator by itself, do not replay recorded steps */
     const char *cuda_enable; /* cuda: paths that no GPU has shown, on all the same: names separated
                               * by commas, or "all"; NULL: none. kernels/cuda/README.md has them */
-    int max_tokens;    /* most tokens in one step */
-    int max_seqs;      /* most sequences in one step; also the number of slots */
-    int max_model_len; /* longest sequence, tokens */
-    int block_size;    /* tokens in a KV block: 8..32 */
+    const char
+        *cuda_libraries; /* cuda: folder where NVIDIA's libraries are looked for before anywhere
+                                 * else (kernels/cuda/library.h); NULL or "": none */
+    int max_tokens;      /* most tokens in one step */
+    int max_seqs;        /* most sequences in one step; also the number of slots */
+    int max_model_len;   /* longest sequence, tokens */
+    int block_size;      /* tokens in a KV block: 8..32 */
     int vocabulary;
 };
 
 struct pd_device_info {
-    char name[96];     /* for people */
-    char numerics[96]; /* equal strings compute equal bits */
-    char packing[32];  /* what weights are in the places they are given; "": none can be given */
+    char name[160];      /* for people */
+    char libraries[768]; /* for people: those opened at run time, and what is missing; "": none */
+    char numerics[96];   /* equal strings compute equal bits */
+    char packing[32];    /* what weights are in the places they are given; "": none can be given */
     int threads;
     /* A group computes the bits of one device wherever the slices of pd_op_matmul_reduce divide
      * among its ranks. */

@@ -139,6 +139,9 @@ static const struct flag flags[] = {
     {"cuda-enable", "NAMES", DEVICE, TEXT, AT(cuda_enable), NULL, "none", 0, 255, NULL,
      "use these libraries' paths on a GPU although none has shown them yet: names separated by "
      "commas, or all"},
+    {"cuda-libraries", "DIR", DEVICE, TEXT, AT(cuda_libraries), NULL, "none", 0, 4095, NULL,
+     "folder where cuBLASLt and NCCL are looked for first, before the CUDA toolkit and the nvidia "
+     "wheels of the Python at hand"},
 
     {"kv-transport", "NAME", TRANSFER, WORD, AT(kv_transport), "auto", NULL, 0, 0, transports,
      "how KV is read from a prefill worker; auto: shm on one host, rdma where both ends have it, "

@@ -55,12 +55,13 @@ struct pd_options {
     int64_t max_submit_bytes;
     bool chunked_prefill;
 
-    const char *device, *isa; /* as pd_device_options takes them */
-    int64_t threads;          /* 0: one per core */
-    int matmul_precision;     /* enum pd_precision */
-    bool enforce_eager;       /* pd_device_options.eager */
-    bool deterministic;       /* pd_device_options.deterministic */
-    const char *cuda_enable;  /* pd_device_options.cuda_enable */
+    const char *device, *isa;   /* as pd_device_options takes them */
+    int64_t threads;            /* 0: one per core */
+    int matmul_precision;       /* enum pd_precision */
+    bool enforce_eager;         /* pd_device_options.eager */
+    bool deterministic;         /* pd_device_options.deterministic */
+    const char *cuda_enable;    /* pd_device_options.cuda_enable */
+    const char *cuda_libraries; /* pd_device_options.cuda_libraries */
 
     const char *kv_transport; /* "auto", "shm", "rdma", "tcp" */
     const char *kv_bind, *kv_device;

@@ -103,7 +103,7 @@ static int usable_cores(void)
 static int open_device(struct pd_service *service, struct pd_error *error)
 {
     const struct pd_options *options = service->options;
-    char why[256] = "";
+    char why[1024] = "";
     struct pd_device_options device = {
         .kind = options->device,
         .threads = (int)options->threads,
@@ -113,6 +113,7 @@ static int open_device(struct pd_service *service, struct pd_error *error)
         .eager = options->enforce_eager,
         .deterministic = options->deterministic,
         .cuda_enable = options->cuda_enable,
+        .cuda_libraries = options->cuda_libraries,
         .max_tokens = (int)options->max_num_batched_tokens,
         .max_seqs = (int)options->max_num_seqs,
         .max_model_len = service->sizing.max_model_len,
@@ -123,6 +124,8 @@ static int open_device(struct pd_service *service, struct pd_error *error)
     if (pd_device_open(&device, &service->device, why, sizeof(why)) != PD_KERNEL_OK)
         return pd_fail(error, PD_UNSUPPORTED, "--device %s: %s", options->device, why);
     pd_device_describe(service->device, &service->info);
+    pd_log(PD_LOG_INFO, "worker", "device: %s%s%s", service->info.name,
+           *service->info.libraries != '\0' ? "; " : "", service->info.libraries);
     return PD_OK;
 }
 
@@ -301,6 +304,8 @@ void pd_service_describe(const struct pd_service *service, FILE *out)
     print_digest(out, "layout", print->layout);
     fprintf(out, "numerics         %s\n", numerics);
     fprintf(out, "device           %s\n", service->info.name);
+    if (*service->info.libraries != '\0')
+        fprintf(out, "libraries        %s\n", service->info.libraries);
     fprintf(out, "KV pool          %s: %lld blocks of %d tokens, %s\n",
             pd_size_text((uint64_t)service->sizing.ranks * rank_pool_bytes(service), size),
             (long long)service->sizing.pool.blocks, service->sizing.pool.block_size,

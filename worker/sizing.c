@@ -235,8 +235,9 @@ int pd_sizing_measure(const struct pd_options *options, const struct pd_model_fi
                       struct pd_sizing_room *room, struct pd_error *error)
 {
     int ranks = pd_sizing_ranks(options);
-    struct pd_device_options device = {.kind = options->device, .ranks = ranks};
-    char why[256] = "";
+    struct pd_device_options device = {
+        .kind = options->device, .ranks = ranks, .cuda_libraries = options->cuda_libraries};
+    char why[1024] = "";
 
     memset(room, 0, sizeof(*room));
     room->host = pd_memory_available();

@@ -119,6 +119,7 @@ static void cuda_close(struct pd_device *device)
         pd_cuda_free_pinned(cuda->runtime, cuda->steps);
         pd_cuda_close(cuda->runtime);
     }
+    pd_cuda_libraries_close(cuda->library);
     pd_device_fini(device);
     free(cuda);
 }
@@ -127,6 +128,37 @@ static void cuda_close(struct pd_device *device)
 static bool uses_library(const struct pd_cuda *cuda)
 {
     return !cuda->device.options.deterministic && pd_cuda_path_on(cuda->paths, PD_CUDA_CUBLASLT);
+}
+
+/* A path whose library is missing is off, and something else serves: that this is so, and where each
+ * library came from, is told in one line at start. */
+static void open_libraries(struct pd_cuda *cuda)
+{
+    pd_cuda_libraries_open(cuda->device.options.cuda_libraries, cuda->library);
+    if (cuda->library[PD_CUDA_LIBRARY_CUBLASLT].handle == NULL)
+        cuda->paths &= ~(1u << PD_CUDA_CUBLASLT);
+}
+
+/* Where there is no GPU, what else is missing is told at once. */
+static int add_libraries(const struct pd_cuda_library library[PD_CUDA_LIBRARIES], char *error,
+                         size_t size)
+{
+    size_t used = strlen(error);
+
+    if (used + 2 < size)
+        pd_cuda_libraries_tell(library, strcpy(error + used, "; ") + 2, size - used - 2);
+    return PD_KERNEL_UNSUPPORTED;
+}
+
+static int open_runtime(struct pd_cuda *cuda, char *error, size_t size)
+{
+    const struct pd_cuda_library *cublaslt =
+        uses_library(cuda) ? &cuda->library[PD_CUDA_LIBRARY_CUBLASLT] : NULL;
+    int ordinal = cuda->device.options.ordinal;
+
+    return pd_cuda_open(ordinal, cublaslt, &cuda->runtime, error, size) == 0
+               ? PD_KERNEL_OK
+               : add_libraries(cuda->library, error, size);
 }
 
 static int cuda_open(const struct pd_device_options *options, struct pd_device **device,
@@ -140,8 +172,12 @@ static int cuda_open(const struct pd_device_options *options, struct pd_device *
         snprintf(error, size, "out of memory");
         return PD_KERNEL_NO_MEMORY;
     }
-    if (!pd_cuda_paths_on(options->cuda_enable, &cuda->paths, error, size) ||
-        pd_cuda_open(options->ordinal, uses_library(cuda), &cuda->runtime, error, size) != 0) {
+    if (!pd_cuda_paths_on(options->cuda_enable, &cuda->paths, error, size)) {
+        cuda_close(&cuda->device);
+        return PD_KERNEL_UNSUPPORTED;
+    }
+    open_libraries(cuda);
+    if (open_runtime(cuda, error, size) != PD_KERNEL_OK) {
         cuda_close(&cuda->device);
         return PD_KERNEL_UNSUPPORTED;
     }
@@ -177,11 +213,15 @@ static int cuda_memory(const struct pd_device_options *options, uint64_t *total,
                        uint64_t *available, char *error, size_t size)
 {
     int status = pd_cuda_memory(options->ordinal, total, available);
+    struct pd_cuda_library library[PD_CUDA_LIBRARIES];
 
     if (status == 0)
         return PD_KERNEL_OK;
     snprintf(error, size, "the memory of GPU %d cannot be measured: %s", options->ordinal,
              pd_cuda_error_text(status));
+    pd_cuda_libraries_open(options->cuda_libraries, library);
+    add_libraries(library, error, size);
+    pd_cuda_libraries_close(library);
     return PD_KERNEL_UNSUPPORTED;
 }
 
@@ -192,6 +232,7 @@ static void cuda_describe(const struct pd_device *device, struct pd_device_info 
 
     pd_cuda_info(cuda->runtime, &on);
     name_device(cuda, on.name, info->name, sizeof(info->name));
+    pd_cuda_libraries_tell(cuda->library, info->libraries, sizeof(info->libraries));
     snprintf(info->numerics, sizeof(info->numerics), "cuda/1 sm_%d%d%s", on.major, on.minor,
              device->options.deterministic ? " deterministic"
              : uses_library(cuda)          ? " cublaslt"

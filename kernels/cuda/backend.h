@@ -22,6 +22,7 @@
 struct pd_cuda {
     struct pd_device device;
     struct pd_cuda_runtime *runtime;
+    struct pd_cuda_library library[PD_CUDA_LIBRARIES];
     void *steps;                      /* pinned: both descriptors */
     void *counts;                     /* pinned: struct pd_cuda_counts [2] */
     void *mirror;                     /* the device's copy of one descriptor, counts behind it */

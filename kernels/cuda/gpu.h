@@ -16,8 +16,10 @@ struct pd_cuda_runtime {
     struct pd_gpu_gemm *gemm;
 };
 
-/* Opens cuBLASLt: a line in `error` where it cannot be had. */
-int pd_gpu_gemm_open(struct pd_cuda_runtime *runtime, char *error, size_t size);
+/* Starts cuBLASLt: a line in `error` where it does not. */
+int pd_gpu_gemm_open(struct pd_cuda_runtime *runtime, const struct pd_cuda_library *library,
+                     char *error, size_t size);
+const char *pd_gpu_gemm_file(void);
 void pd_gpu_gemm_close(struct pd_cuda_runtime *runtime);
 
 #endif

@@ -1,5 +1,4 @@
-/* Large products by cuBLASLt, which is opened at run time: one program runs with and without it,
- * and says so.
+/* Large products by cuBLASLt, which is opened at run time (library.h).
  *
  * cuBLAS counts columns first. Our row-major out[t][r] is its column-major matrix of `rows` x
  * `tokens` with leading dimension `stride`, so
@@ -11,7 +10,6 @@
 #include "kernels/cuda/gpu.h"
 
 #include <cublasLt.h>
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -28,7 +26,6 @@ struct chosen {
 };
 
 struct pd_gpu_gemm {
-    void *library;
     cublasLtHandle_t handle;
     void *workspace;
     struct chosen chosen[SHAPES]; /* open addressing; when a run is full the first is replaced */
@@ -46,38 +43,36 @@ struct pd_gpu_gemm {
     decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic;
 };
 
-template <typename F> static bool find(struct pd_gpu_gemm *gemm, const char *name, F *function)
+static bool find_all(struct pd_gpu_gemm *gemm, const struct pd_cuda_library *library)
 {
-    *function = (F)dlsym(gemm->library, name);
-    return *function != NULL;
+    auto find = [library](const char *name, void *function) {
+        return pd_cuda_library_find(library, name, function);
+    };
+
+    return find("cublasLtCreate", &gemm->create) && find("cublasLtDestroy", &gemm->destroy) &&
+           find("cublasLtMatmul", &gemm->matmul) &&
+           find("cublasLtMatmulDescCreate", &gemm->desc_create) &&
+           find("cublasLtMatmulDescDestroy", &gemm->desc_destroy) &&
+           find("cublasLtMatmulDescSetAttribute", &gemm->desc_set) &&
+           find("cublasLtMatrixLayoutCreate", &gemm->layout_create) &&
+           find("cublasLtMatrixLayoutDestroy", &gemm->layout_destroy) &&
+           find("cublasLtMatmulPreferenceCreate", &gemm->preference_create) &&
+           find("cublasLtMatmulPreferenceDestroy", &gemm->preference_destroy) &&
+           find("cublasLtMatmulPreferenceSetAttribute", &gemm->preference_set) &&
+           find("cublasLtMatmulAlgoGetHeuristic", &gemm->heuristic);
 }
 
-static bool find_all(struct pd_gpu_gemm *gemm)
-{
-    return find(gemm, "cublasLtCreate", &gemm->create) &&
-           find(gemm, "cublasLtDestroy", &gemm->destroy) &&
-           find(gemm, "cublasLtMatmul", &gemm->matmul) &&
-           find(gemm, "cublasLtMatmulDescCreate", &gemm->desc_create) &&
-           find(gemm, "cublasLtMatmulDescDestroy", &gemm->desc_destroy) &&
-           find(gemm, "cublasLtMatmulDescSetAttribute", &gemm->desc_set) &&
-           find(gemm, "cublasLtMatrixLayoutCreate", &gemm->layout_create) &&
-           find(gemm, "cublasLtMatrixLayoutDestroy", &gemm->layout_destroy) &&
-           find(gemm, "cublasLtMatmulPreferenceCreate", &gemm->preference_create) &&
-           find(gemm, "cublasLtMatmulPreferenceDestroy", &gemm->preference_destroy) &&
-           find(gemm, "cublasLtMatmulPreferenceSetAttribute", &gemm->preference_set) &&
-           find(gemm, "cublasLtMatmulAlgoGetHeuristic", &gemm->heuristic);
-}
+#define PD_TEXT_OF(number)  #number
+#define PD_FILE_OF(version) "libcublasLt.so." PD_TEXT_OF(version)
 
 /* The versions whose interface is the header's that this was compiled with. */
-static void *open_library(void)
+const char *pd_gpu_gemm_file(void)
 {
-    char name[64];
-
-    snprintf(name, sizeof(name), "libcublasLt.so.%d", CUBLAS_VER_MAJOR);
-    return dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    return PD_FILE_OF(CUBLAS_VER_MAJOR);
 }
 
-int pd_gpu_gemm_open(struct pd_cuda_runtime *runtime, char *error, size_t size)
+int pd_gpu_gemm_open(struct pd_cuda_runtime *runtime, const struct pd_cuda_library *library,
+                     char *error, size_t size)
 {
     struct pd_gpu_gemm *gemm = (struct pd_gpu_gemm *)calloc(1, sizeof(*gemm));
 
@@ -86,17 +81,10 @@ int pd_gpu_gemm_open(struct pd_cuda_runtime *runtime, char *error, size_t size)
         snprintf(error, size, "out of memory");
         return cudaErrorMemoryAllocation;
     }
-    gemm->library = open_library();
-    if (gemm->library == NULL) {
-        snprintf(error, size,
-                 "libcublasLt.so.%d cannot be opened (%s): install CUDA's libraries, or name their "
-                 "folder in LD_LIBRARY_PATH",
-                 CUBLAS_VER_MAJOR, dlerror());
-        return cudaErrorSharedObjectInitFailed;
-    }
-    if (!find_all(gemm) || gemm->create(&gemm->handle) != CUBLAS_STATUS_SUCCESS ||
+    if (!find_all(gemm, library) || gemm->create(&gemm->handle) != CUBLAS_STATUS_SUCCESS ||
         cudaMalloc(&gemm->workspace, WORKSPACE) != cudaSuccess) {
-        snprintf(error, size, "cuBLASLt does not start on GPU %d", runtime->ordinal);
+        snprintf(error, size, "cuBLASLt of %s does not start on GPU %d", library->path,
+                 runtime->ordinal);
         return cudaErrorSharedObjectInitFailed;
     }
     return 0;
@@ -111,8 +99,6 @@ void pd_gpu_gemm_close(struct pd_cuda_runtime *runtime)
     cudaFree(gemm->workspace);
     if (gemm->handle != NULL)
         gemm->destroy(gemm->handle);
-    if (gemm->library != NULL)
-        dlclose(gemm->library);
     free(gemm);
     runtime->gemm = NULL;
 }

@@ -69,7 +69,13 @@ static int open_device(struct pd_cuda_runtime *runtime)
     return error;
 }
 
-int pd_cuda_open(int ordinal, bool library, struct pd_cuda_runtime **out, char *error, size_t size)
+const char *pd_cuda_library_file(enum pd_cuda_library_kind kind)
+{
+    return kind == PD_CUDA_LIBRARY_CUBLASLT ? pd_gpu_gemm_file() : "libnccl.so.2";
+}
+
+int pd_cuda_open(int ordinal, const struct pd_cuda_library *cublaslt, struct pd_cuda_runtime **out,
+                 char *error, size_t size)
 {
     struct pd_cuda_runtime *runtime = (struct pd_cuda_runtime *)calloc(1, sizeof(*runtime));
     int status = runtime == NULL ? cudaErrorMemoryAllocation : 0;
@@ -82,8 +88,8 @@ int pd_cuda_open(int ordinal, bool library, struct pd_cuda_runtime **out, char *
     if (status != 0)
         snprintf(error, size, "GPU %d cannot be opened: %s", ordinal,
                  cudaGetErrorString((cudaError_t)status));
-    else if (library)
-        status = pd_gpu_gemm_open(runtime, error, size);
+    else if (cublaslt != NULL)
+        status = pd_gpu_gemm_open(runtime, cublaslt, error, size);
     if (status != 0 && runtime != NULL)
         pd_cuda_close(runtime);
     else

@@ -12,6 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/cuda/library.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -29,10 +31,13 @@ struct pd_cuda_device_info {
     uint64_t memory_total, memory_free;
 };
 
-/* Opens GPU `ordinal`, and cuBLASLt where `library`: without it pd_cuda_gemm is not to be called. On
- * failure *runtime is NULL and `error` has a line for people. */
-int pd_cuda_open(int ordinal, bool library, struct pd_cuda_runtime **runtime, char *error,
-                 size_t size);
+/* The file of a library whose interface this was compiled with. */
+const char *pd_cuda_library_file(enum pd_cuda_library_kind kind);
+
+/* Opens GPU `ordinal`, and on it cuBLASLt, which stays open as long: without it (NULL) pd_cuda_gemm is not
+ * to be called. On failure *runtime is NULL and `error` has a line for people. */
+int pd_cuda_open(int ordinal, const struct pd_cuda_library *cublaslt,
+                 struct pd_cuda_runtime **runtime, char *error, size_t size);
 void pd_cuda_close(struct pd_cuda_runtime *runtime);
 
 /* Bytes of GPU `ordinal`, all and free, before it is opened. */

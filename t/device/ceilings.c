@@ -7,10 +7,15 @@
 
 static struct pd_cuda_runtime *open_gpu(void)
 {
+    static struct pd_cuda_library library[PD_CUDA_LIBRARIES];
     struct pd_cuda_runtime *runtime;
-    char error[256];
+    char error[512] = "";
 
-    if (pd_cuda_open(0, true, &runtime, error, sizeof(error)) == 0)
+    pd_cuda_libraries_open(NULL, library);
+    if (library[PD_CUDA_LIBRARY_CUBLASLT].handle == NULL)
+        pd_cuda_libraries_tell(library, error, sizeof(error));
+    else if (pd_cuda_open(0, &library[PD_CUDA_LIBRARY_CUBLASLT], &runtime, error, sizeof(error)) ==
+             0)
         return runtime;
     fprintf(stderr, "%s\n", error);
     exit(1);

@@ -38,7 +38,7 @@ int pd_stage_gpu(const struct pd_stage_options *options)
 {
     struct pd_cuda_runtime *runtime;
     char error[256];
-    int status = pd_cuda_open(0, false, &runtime, error, sizeof(error));
+    int status = pd_cuda_open(0, NULL, &runtime, error, sizeof(error));
 
     (void)options;
     if (status == 0)

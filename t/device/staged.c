@@ -24,7 +24,7 @@ static struct staged begin(void)
     struct staged staged = {0};
     char why[256];
 
-    staged.error = pd_cuda_open(0, false, &staged.runtime, why, sizeof(why));
+    staged.error = pd_cuda_open(0, NULL, &staged.runtime, why, sizeof(why));
     return staged;
 }
 

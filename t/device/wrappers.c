@@ -82,7 +82,7 @@ int pd_staged_quads(void *stream, const float *in, float *out)
 int pd_stage_wrappers(const struct pd_stage_options *options)
 {
     char error[256];
-    int status = pd_cuda_open(0, false, &runtime, error, sizeof(error));
+    int status = pd_cuda_open(0, NULL, &runtime, error, sizeof(error));
 
     (void)options;
     for (int i = 0; i < 3 && status == 0; i++)

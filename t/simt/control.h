@@ -2,6 +2,8 @@
 #ifndef PD_SIMT_CONTROL_H
 #define PD_SIMT_CONTROL_H
 
+#include "kernels/cuda/library.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -15,6 +17,9 @@ long pd_simt_replays(void);
 
 /* Products that were asked of the library that stands in for cuBLASLt. */
 long pd_simt_gemms(void);
+
+/* The file that stands in for a library from here on; the one that did. */
+const char *pd_simt_library_file(enum pd_cuda_library_kind kind, const char *file);
 
 #ifdef __cplusplus
 }

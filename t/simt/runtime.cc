@@ -48,6 +48,9 @@ struct pd_cuda_lane {
 
 static std::atomic<long> replays, gemms;
 
+/* Libraries that any host has stand in for NVIDIA's: what they would do is done here. */
+static const char *library_files[PD_CUDA_LIBRARIES] = {"libm.so.6", "libdl.so.2"};
+
 /* Of calls that cannot be recorded. */
 static int refuse()
 {
@@ -61,7 +64,13 @@ struct pd_cuda_runtime {
 
 extern "C" {
 
-int pd_cuda_open(int ordinal, bool, struct pd_cuda_runtime **runtime, char *error, size_t size)
+const char *pd_cuda_library_file(enum pd_cuda_library_kind kind)
+{
+    return library_files[kind];
+}
+
+int pd_cuda_open(int ordinal, const struct pd_cuda_library *, struct pd_cuda_runtime **runtime,
+                 char *error, size_t size)
 {
     const char *seed = getenv("PD_SIMT_SEED");
     int fault = pd_simt::fault();
@@ -352,4 +361,12 @@ long pd_simt_replays(void)
 long pd_simt_gemms(void)
 {
     return gemms;
+}
+
+const char *pd_simt_library_file(enum pd_cuda_library_kind kind, const char *file)
+{
+    const char *before = library_files[kind];
+
+    library_files[kind] = file;
+    return before;
 }

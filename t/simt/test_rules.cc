@@ -290,7 +290,7 @@ int main(void)
     };
     char error[128];
 
-    if (pd_cuda_open(0, false, &runtime, error, sizeof(error)) != 0)
+    if (pd_cuda_open(0, nullptr, &runtime, error, sizeof(error)) != 0)
         return 1;
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

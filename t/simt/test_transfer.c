@@ -28,7 +28,7 @@ static void open_bench(struct bench *bench, int pieces)
     char error[128];
     void *memory;
 
-    assert_int_equal(pd_cuda_open(0, false, &bench->runtime, error, sizeof(error)), 0);
+    assert_int_equal(pd_cuda_open(0, NULL, &bench->runtime, error, sizeof(error)), 0);
     assert_int_equal(pd_cuda_transfer_open(bench->runtime, pieces, PIECE, &bench->transfer), 0);
     assert_int_equal(pd_cuda_allocate(bench->runtime, MOST, &memory), 0);
     bench->memory = memory;
