@@ -12,7 +12,9 @@
 typedef struct {
     ngx_chain_t     link;                  /* first */
     ngx_buf_t       buf;
+    u_char          head[NGX_HTTP_PD_STOCK_HEAD];
     u_char          data[NGX_HTTP_PD_STOCK_BUFFER];
+    u_char          tail[NGX_HTTP_PD_STOCK_TAIL];
 } ngx_http_pd_stock_item_t;
 
 
@@ -51,6 +53,7 @@ ngx_http_pd_stock_take(void)
         b->start = item->data;
         b->end = item->data + NGX_HTTP_PD_STOCK_BUFFER;
         b->temporary = 1;
+        b->tag = (ngx_buf_tag_t) &ngx_http_pd_stock_take;
     }
 
     cl->next = NULL;
@@ -62,6 +65,22 @@ ngx_http_pd_stock_take(void)
     b->last_in_chain = 0;
 
     return cl;
+}
+
+
+ngx_uint_t
+ngx_http_pd_stock_whole(ngx_buf_t *b)
+{
+    ngx_http_pd_stock_item_t  *item;
+
+    if (b->tag != (ngx_buf_tag_t) &ngx_http_pd_stock_take) {
+        return 0;
+    }
+
+    item = (ngx_http_pd_stock_item_t *)
+               (b->start - offsetof(ngx_http_pd_stock_item_t, data));
+
+    return b == &item->buf && b->pos == b->start && b->last <= b->end;
 }
 
 

@@ -46,7 +46,7 @@ u_char *ngx_http_pd_wire_long_varint(u_char *p, u_char *last,
     uint64_t *number);
 
 
-/* most tags, lengths and numbers are one byte */
+/* most tags, lengths and numbers are one byte or two */
 
 static ngx_inline u_char *
 ngx_http_pd_wire_varint(u_char *p, u_char *last, uint64_t *number)
@@ -54,6 +54,11 @@ ngx_http_pd_wire_varint(u_char *p, u_char *last, uint64_t *number)
     if (p < last && *p < 0x80) {
         *number = *p;
         return p + 1;
+    }
+
+    if (last - p >= 2 && p[1] < 0x80) {
+        *number = (p[0] & 0x7f) | (uint64_t) p[1] << 7;
+        return p + 2;
     }
 
     return ngx_http_pd_wire_long_varint(p, last, number);

@@ -328,3 +328,31 @@ POST /v1/completions
 quotemeta('"text":"a","logprobs":{"tokens":["a"],') . '.*'
     . quotemeta('"text":"bc","logprobs":{"tokens":["b","c"],"token_logprobs":[-0.250000,-0.250000],'
         . '"top_logprobs":[{"b":-0.250000},{"c":-0.250000}],"text_offset":[1,2]}')
+
+
+
+=== TEST 20: events that another filter rewrites, and one that it leaves
+--- http
+sub_filter_types *; sub_filter_once off; sub_filter '"He"' '"Hello, "';
+--- options
+text=He|llo
+--- response_headers
+Transfer-Encoding: chunked
+--- response_body_like eval
+'^' . main::chat(main::delta('"role":"assistant","content":""'))
+    . main::chat(main::delta('"content":"Hello, "'))
+    . main::chat(main::delta('"content":"llo"'))
+    . main::chat(main::delta('', '"stop"'))
+    . 'data: \[DONE\]' . "\n\n\$"
+
+
+
+=== TEST 21: events of each length, as long as a buffer and longer
+--- options eval
+'text=' . CORE::join '|', map { 'x' x $_ } 1, 15, 60 .. 75, 316 .. 332, 800 .. 870, 3000
+--- response_body_like eval
+'^' . main::chat(main::delta('"role":"assistant","content":""'))
+    . CORE::join('', map { main::chat(main::delta('"content":"' . 'x' x $_ . '"')) }
+           1, 15, 60 .. 75, 316 .. 332, 800 .. 870, 3000)
+    . main::chat(main::delta('', '"stop"'))
+    . 'data: \[DONE\]' . "\n\n\$"
