@@ -233,11 +233,12 @@ static void cuda_describe(const struct pd_device *device, struct pd_device_info 
     pd_cuda_info(cuda->runtime, &on);
     name_device(cuda, on.name, info->name, sizeof(info->name));
     pd_cuda_libraries_tell(cuda->library, info->libraries, sizeof(info->libraries));
-    snprintf(info->numerics, sizeof(info->numerics), "cuda/1 sm_%d%d%s", on.major, on.minor,
+    snprintf(info->numerics, sizeof(info->numerics), "cuda/2 sm_%d%d%s", on.major, on.minor,
              device->options.deterministic ? " deterministic"
              : uses_library(cuda)          ? " cublaslt"
                                            : "");
     info->threads = 1;
+    info->ranks_are_exact = device->options.deterministic;
     info->memory_total = on.memory_total;
     info->memory_free = on.memory_free;
 }

@@ -9,12 +9,17 @@
  *
  * A rank writes into halves of `values` in turn: before it writes a half again it has met all ranks once
  * more, and whoever has begun the next meeting has read the last one's values. So nobody waits at the
- * end. The number of blocks is fixed: all of them have always come equally often. */
+ * end. The number of blocks is fixed: all of them have always come equally often.
+ *
+ * A deterministic device sums the products behind which ranks meet in slices, as many on one rank as on
+ * eight, and add_slices is the lower part of the same tree. */
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/pd_simt.cuh"
 
 enum { THREADS = 512, BLOCKS = PD_CUDA_MEETING_BLOCKS, RANKS = PD_RANKS_MAX };
+
+static_assert((int)PD_SLICES_MAX <= (int)RANKS, "one tree for both");
 
 /* Looks at whether the group was given up only now and then: that word lies in the host's memory. */
 enum { PATIENCE = 1024 };
@@ -46,6 +51,18 @@ PD_DEVICE int share(int count, int block)
     return (int)((int64_t)count * block / BLOCKS);
 }
 
+/* sum[0] becomes ((0 + 1) + (2 + 3)) + ... */
+PD_DEVICE void add_up(float sum[RANKS], int count)
+{
+    PD_UNROLL_ALL
+    for (int step = 1; step < RANKS; step *= 2) {
+        PD_UNROLL_ALL
+        for (int r = 0; r + step < RANKS; r += 2 * step)
+            if (r + step < count)
+                sum[r] += sum[r + step];
+    }
+}
+
 PD_BUDGET(allreduce, 48, 0, 0);
 
 static PD_GLOBAL allreduce(struct pd_cuda_meeting meeting, const float *in, int count, bool add,
@@ -64,13 +81,7 @@ static PD_GLOBAL allreduce(struct pd_cuda_meeting meeting, const float *in, int 
         PD_UNROLL_ALL
         for (int r = 0; r < RANKS; r++)
             sum[r] = r < meeting.ranks ? meeting.values[r][half + (size_t)i] : 0;
-        PD_UNROLL_ALL
-        for (int step = 1; step < RANKS; step *= 2) {
-            PD_UNROLL_ALL
-            for (int r = 0; r + step < RANKS; r += 2 * step)
-                if (r + step < meeting.ranks)
-                    sum[r] += sum[r + step];
-        }
+        add_up(sum, meeting.ranks);
         out[i] = add ? out[i] + sum[0] : sum[0];
     }
     if (PD_THREAD == 0)
@@ -89,6 +100,33 @@ int pd_cuda_allreduce(void *stream, const struct pd_cuda_meeting *meeting, const
                           add, out + at);
     }
     return error;
+}
+
+PD_BUDGET(add_slices, 40, 0, 0);
+
+static PD_GLOBAL add_slices(const float *sums, int slices, size_t count, bool add, float *out)
+{
+    const size_t i = (size_t)PD_BLOCK_X * THREADS + (size_t)PD_THREAD;
+    float sum[RANKS];
+
+    if (i >= count)
+        return;
+    PD_UNROLL_ALL
+    for (int s = 0; s < RANKS; s++)
+        sum[s] = s < slices ? sums[(size_t)s * count + i] : 0;
+    add_up(sum, slices);
+    out[i] = add ? out[i] + sum[0] : sum[0];
+}
+
+int pd_cuda_add_slices(void *stream, const float *sums, int slices, size_t count, bool add,
+                       float *out)
+{
+    if (slices < 1 || slices > RANKS)
+        return -1;
+    if (count == 0)
+        return 0;
+    return PD_LAUNCH(add_slices, (int)((count + THREADS - 1) / THREADS), 1, THREADS,
+                     (pd_stream)stream, sums, slices, count, add, out);
 }
 
 PD_BUDGET(allgather, 48, 0, 0);

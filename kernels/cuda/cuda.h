@@ -78,17 +78,37 @@ int pd_cuda_publish(void *stream, const struct pd_cuda_step *step, int layers, u
 
 enum { PD_CUDA_SMALL = 8 };
 
+/* How a product is summed over its columns: in `count` runs of equal length, a multiple of 32 each, every
+ * one from zero; those of run s go to out + s * stride, where pd_cuda_add_slices finds them. */
+struct pd_cuda_slices {
+    int count; /* 1: whole, into out itself */
+    size_t stride;
+};
+
+static inline bool pd_slices_divide(struct pd_cuda_slices slices, int cols)
+{
+    return slices.count == 1 ||
+           (slices.count > 1 && slices.count <= PD_SLICES_MAX && cols % (32 * slices.count) == 0);
+}
+
 /* out[t][r] = sum_k matrix[r][k] x[t][k] (+ bias[r]) (+ out[t][r] where `accumulate`), f32 sums,
  * for at most PD_CUDA_SMALL tokens. x [tokens, cols]; rows of out lie `stride` values apart. The
- * order of a sum depends on cols alone. */
+ * order of a sum depends on cols and slices alone. */
 int pd_cuda_matmul_small(void *stream, const struct pd_cuda_matrix *matrix, const float *x,
-                         const float *bias, bool accumulate, int tokens, int stride, float *out);
+                         const float *bias, bool accumulate, int tokens,
+                         struct pd_cuda_slices slices, int stride, float *out);
 
 /* out[t][r] = sum_k weight[r][k] x[t][k] (+ out[t][r] where `accumulate`): f16 or bf16 operands, f32
- * sums on the matrix unit, in an order that depends on cols alone. weight [rows, cols], x [tokens,
- * cols], without gaps, at multiples of 16 bytes; cols a multiple of 8. */
+ * sums on the matrix unit, in an order that depends on cols and slices alone. weight [rows, cols], x
+ * [tokens, cols], without gaps, at multiples of 16 bytes; cols a multiple of 8. */
 int pd_cuda_matmul_fixed(void *stream, bool bf16, const uint16_t *weight, const uint16_t *x,
-                         int rows, int cols, int tokens, bool accumulate, int stride, float *out);
+                         int rows, int cols, int tokens, struct pd_cuda_slices slices,
+                         bool accumulate, int stride, float *out);
+
+/* out[i] = the sum of slices[s][i] over all `slices` (+ out[i] where `add`), in the tree in which
+ * pd_cuda_allreduce adds what ranks have: whoever computes which slices, the bits are the same. */
+int pd_cuda_add_slices(void *stream, const float *sums, int slices, size_t count, bool add,
+                       float *out);
 
 /* Rows first .. first + rows - 1 of a matrix, or of activations (format F32), as f16 or bf16
  * without gaps. f16 ends at its largest value, never at infinity. */

@@ -10,6 +10,9 @@
  *     stage   0          1          2          3
  *             x, weight  x, weight  x, weight  arriving
  *
+ * A product that ranks of a group share comes in slices of its columns, a chain each, so that one rank
+ * has the sums that several would have (pd_cuda_slices): as many blocks for each.
+ *
  * Two shapes of block, for few tokens and for many, differ in who computes an output and not in how.
  * The floor is 2 rows cols tokens over the matrix unit's rate, or the weights' bytes over the
  * bandwidth. */
@@ -36,18 +39,19 @@ static_assert(few::BYTES <= PD_SHARED_MOST && many::BYTES <= PD_SHARED_MOST, "a 
 
 struct operands {
     const uint16_t *x, *weight;
-    int tokens, rows, cols;
+    int tokens, rows;
+    int cols, pitch; /* of a slice; of a row */
 };
 
-/* Begins to copy columns k .. k + PIECE - 1 of `count` rows; what lies beyond the operand is 0. */
+/* Begins to copy columns k .. k + PIECE - 1 of `count` rows; what lies beyond the slice is 0. */
 template <int THREADS>
-PD_DEVICE void fetch(const uint16_t *from, int first, int rows, int cols, int k, int count,
-                     uint16_t *to)
+PD_DEVICE void fetch(const uint16_t *from, int first, int rows, int cols, int pitch, int k,
+                     int count, uint16_t *to)
 {
     for (int i = PD_THREAD; i < count * (PIECE / 8); i += THREADS) {
         int row = i / (PIECE / 8), column = i % (PIECE / 8) * 8;
         bool present = first + row < rows && k + column < cols;
-        size_t at = (size_t)(first + row) * (size_t)cols + (size_t)(k + column);
+        size_t at = (size_t)(first + row) * (size_t)pitch + (size_t)(k + column);
 
         pd_copy_async(to + row * STRIDE + column, present ? from + at : from, present);
     }
@@ -57,8 +61,9 @@ template <class S>
 PD_DEVICE void fetch_both(const struct operands &o, int token, int row, int k, uint16_t *stage)
 {
     if (k < o.cols) {
-        fetch<S::THREADS>(o.x, token, o.tokens, o.cols, k, S::TOKENS, stage);
-        fetch<S::THREADS>(o.weight, row, o.rows, o.cols, k, S::ROWS, stage + S::TOKENS * STRIDE);
+        fetch<S::THREADS>(o.x, token, o.tokens, o.cols, o.pitch, k, S::TOKENS, stage);
+        fetch<S::THREADS>(o.weight, row, o.rows, o.cols, o.pitch, k, S::ROWS,
+                          stage + S::TOKENS * STRIDE);
     }
     pd_copy_commit();
 }
@@ -111,16 +116,21 @@ PD_DEVICE void write_sums(const struct operands &o, int token, int row, int accu
 PD_BUDGET(matmul_fixed, 128, 0, 0);
 
 template <class S, bool BF16>
-static PD_GLOBAL matmul_fixed(struct operands o, int accumulate, int stride, float *out)
+static PD_GLOBAL matmul_fixed(struct operands o, int accumulate, size_t apart, int stride,
+                              float *out)
 {
     PD_SHARED_BYTES(bytes);
     uint16_t *shared = (uint16_t *)bytes;
-    const int row = PD_BLOCK_X * S::ROWS, token = PD_BLOCK_Y * S::TOKENS;
+    const int tiles = (o.rows + S::ROWS - 1) / S::ROWS, slice = PD_BLOCK_X / tiles;
+    const int row = PD_BLOCK_X % tiles * S::ROWS, token = PD_BLOCK_Y * S::TOKENS;
     const int warp_token = PD_THREAD / PD_WARP / S::ALONG_ROWS * S::WARP_TOKENS;
     const int warp_row = PD_THREAD / PD_WARP % S::ALONG_ROWS * S::WARP_ROWS;
     float sum[S::TILES_T][S::TILES_R][4];
     int stage = 0;
 
+    o.x += slice * o.cols;
+    o.weight += slice * o.cols;
+    out += slice * apart;
     for (int t = 0; t < S::TILES_T; t++)
         for (int r = 0; r < S::TILES_R; r++)
             for (int at = 0; at < 4; at++)
@@ -142,26 +152,29 @@ static PD_GLOBAL matmul_fixed(struct operands o, int accumulate, int stride, flo
 }
 
 template <class S, bool BF16>
-static int launch(pd_stream stream, const struct operands &o, int accumulate, int stride,
-                  float *out)
+static int launch(pd_stream stream, const struct operands &o, const struct pd_cuda_slices &slices,
+                  int accumulate, int stride, float *out)
 {
-    return PD_LAUNCH_SHARED((matmul_fixed<S, BF16>), (o.rows + S::ROWS - 1) / S::ROWS,
+    return PD_LAUNCH_SHARED((matmul_fixed<S, BF16>),
+                            slices.count * ((o.rows + S::ROWS - 1) / S::ROWS),
                             (o.tokens + S::TOKENS - 1) / S::TOKENS, S::THREADS, S::BYTES, stream, o,
-                            accumulate, stride, out);
+                            accumulate, slices.stride, stride, out);
 }
 
 int pd_cuda_matmul_fixed(void *stream, bool bf16, const uint16_t *weight, const uint16_t *x,
-                         int rows, int cols, int tokens, bool accumulate, int stride, float *out)
+                         int rows, int cols, int tokens, struct pd_cuda_slices slices,
+                         bool accumulate, int stride, float *out)
 {
-    const struct operands o = {x, weight, tokens, rows, cols};
-
-    if (rows < 1 || cols < 8 || cols % 8 != 0 || tokens < 0)
+    if (rows < 1 || cols < 8 || cols % 8 != 0 || tokens < 0 || !pd_slices_divide(slices, cols))
         return -1;
     if (tokens == 0)
         return 0;
+
+    const struct operands o = {x, weight, tokens, rows, cols / slices.count, cols};
+
     if (tokens <= few::TOKENS)
-        return bf16 ? launch<few, true>((pd_stream)stream, o, accumulate, stride, out)
-                    : launch<few, false>((pd_stream)stream, o, accumulate, stride, out);
-    return bf16 ? launch<many, true>((pd_stream)stream, o, accumulate, stride, out)
-                : launch<many, false>((pd_stream)stream, o, accumulate, stride, out);
+        return bf16 ? launch<few, true>((pd_stream)stream, o, slices, accumulate, stride, out)
+                    : launch<few, false>((pd_stream)stream, o, slices, accumulate, stride, out);
+    return bf16 ? launch<many, true>((pd_stream)stream, o, slices, accumulate, stride, out)
+                : launch<many, false>((pd_stream)stream, o, slices, accumulate, stride, out);
 }

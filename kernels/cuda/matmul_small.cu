@@ -50,10 +50,12 @@ PD_BUDGET(matmul_small, 168, 0, 0);
 
 template <enum pd_cuda_format FORMAT, int M>
 static PD_GLOBAL matmul_small(struct pd_cuda_matrix matrix, const float *x, const float *bias,
-                              int accumulate, int tokens, int stride, float *out)
+                              int accumulate, int tokens, int width, size_t apart, int stride,
+                              float *out)
 {
     constexpr int ROWS = tuning<M>::ROWS;
     const int row = (PD_BLOCK_X * WARPS + PD_THREAD / PD_WARP) * ROWS, lane = PD_THREAD % PD_WARP;
+    const int first = PD_BLOCK_Y * width; /* this slice's columns */
     float sum[M][ROWS];
 
     if (row >= matrix.rows)
@@ -62,12 +64,12 @@ static PD_GLOBAL matmul_small(struct pd_cuda_matrix matrix, const float *x, cons
         for (int r = 0; r < ROWS; r++)
             sum[t][r] = 0;
     PD_UNROLL(tuning<M>::UNROLL)
-    for (int col = 8 * lane; col < matrix.cols; col += STRIDE)
+    for (int col = first + 8 * lane; col < first + width; col += STRIDE)
         add_run<FORMAT, M>(matrix, x, tokens, row, col, sum);
     for (int t = 0; t < M; t++) {
         for (int r = 0; r < ROWS; r++) {
             float value = pd_warp_sum(sum[t][r]);
-            float *to = out + (size_t)t * (size_t)stride + (row + r);
+            float *to = out + PD_BLOCK_Y * apart + (size_t)t * (size_t)stride + (row + r);
 
             if (lane != 0 || t >= tokens || row + r >= matrix.rows)
                 continue;
@@ -80,38 +82,38 @@ static PD_GLOBAL matmul_small(struct pd_cuda_matrix matrix, const float *x, cons
 
 template <enum pd_cuda_format FORMAT, int M>
 static int launch_for(pd_stream stream, const struct pd_cuda_matrix &matrix, const float *x,
-                      const float *bias, int accumulate, int tokens, int stride, float *out)
+                      const float *bias, int accumulate, int tokens,
+                      const struct pd_cuda_slices &slices, int stride, float *out)
 {
     const int rows = WARPS * tuning<M>::ROWS;
 
-    return PD_LAUNCH((matmul_small<FORMAT, M>), (matrix.rows + rows - 1) / rows, 1, THREADS, stream,
-                     matrix, x, bias, accumulate, tokens, stride, out);
+    return PD_LAUNCH((matmul_small<FORMAT, M>), (matrix.rows + rows - 1) / rows, slices.count,
+                     THREADS, stream, matrix, x, bias, accumulate, tokens,
+                     matrix.cols / slices.count, slices.stride, stride, out);
 }
 
 template <enum pd_cuda_format FORMAT>
 static int launch(pd_stream stream, const struct pd_cuda_matrix &matrix, const float *x,
-                  const float *bias, int accumulate, int tokens, int stride, float *out)
+                  const float *bias, int accumulate, int tokens,
+                  const struct pd_cuda_slices &slices, int stride, float *out)
 {
-    switch (tokens) {
-    case 1:
-        return launch_for<FORMAT, 1>(stream, matrix, x, bias, accumulate, tokens, stride, out);
-    case 2:
-        return launch_for<FORMAT, 2>(stream, matrix, x, bias, accumulate, tokens, stride, out);
-    case 3:
-    case 4:
-        return launch_for<FORMAT, 4>(stream, matrix, x, bias, accumulate, tokens, stride, out);
-    default:
-        return launch_for<FORMAT, 8>(stream, matrix, x, bias, accumulate, tokens, stride, out);
-    }
+    const auto launch_some = tokens == 1   ? launch_for<FORMAT, 1>
+                             : tokens == 2 ? launch_for<FORMAT, 2>
+                             : tokens <= 4 ? launch_for<FORMAT, 4>
+                                           : launch_for<FORMAT, 8>;
+
+    return launch_some(stream, matrix, x, bias, accumulate, tokens, slices, stride, out);
 }
 
 int pd_cuda_matmul_small(void *stream, const struct pd_cuda_matrix *matrix, const float *x,
-                         const float *bias, bool accumulate, int tokens, int stride, float *out)
+                         const float *bias, bool accumulate, int tokens,
+                         struct pd_cuda_slices slices, int stride, float *out)
 {
-    if (tokens < 0 || tokens > PD_CUDA_SMALL || matrix->rows < 1 || matrix->cols < 1)
+    if (tokens < 0 || tokens > PD_CUDA_SMALL || matrix->rows < 1 || matrix->cols < 1 ||
+        !pd_slices_divide(slices, matrix->cols))
         return -1;
     if (tokens == 0)
         return 0;
     PD_BY_FORMAT(matrix->format, (launch<FORMAT>((pd_stream)stream, *matrix, x, bias, accumulate,
-                                                 tokens, stride, out)));
+                                                 tokens, slices, stride, out)));
 }

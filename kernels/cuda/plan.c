@@ -23,6 +23,7 @@ struct pd_cuda_plan {
     float *gate_up;           /* [max rows][2 cols] */
     uint16_t *half_x;         /* [max rows][cols] */
     uint16_t *half_weight;    /* a tile */
+    float *sums;              /* slices of a product, of some tokens at a time */
     uint32_t *sample_scratch; /* [max samples][2][vocabulary] */
     float *partial;           /* what attention over single rows merges */
     float **frequencies;      /* [ops] of the ROPE_ANGLES operators, else NULL */
@@ -36,6 +37,7 @@ struct run {
     int tokens, samples; /* rows to launch for */
     bool decoding;       /* no sequence has more than one row */
     void *stream;
+    struct pd_cuda_slices slices; /* that the columns of the running product are summed in */
 };
 
 static void *address(struct pd_tensor tensor)
@@ -61,7 +63,7 @@ static enum pd_cuda_format kv_format(enum pd_dtype type)
 /* ---- preparing ------------------------------------------------------------------------------- */
 
 struct sizes {
-    size_t gate_up, half_x, half_weight, sample_scratch, partial;
+    size_t gate_up, half_x, half_weight, sums, sample_scratch, partial;
 };
 
 static size_t larger(size_t a, size_t b)
@@ -77,11 +79,35 @@ static size_t matrix_bytes(const struct pd_cuda_matrix *matrix)
     return bytes < TILE_BYTES ? bytes : larger(TILE_BYTES, row);
 }
 
+/* A deterministic device's, of a product behind which ranks meet. */
+static int slices_of(const struct pd_device *device, const struct pd_op *op)
+{
+    return device->options.deterministic ? op->slices : 1;
+}
+
+/* Tokens whose slices are kept at a time. */
+static int sliced_tokens(const struct pd_op *op, int slices)
+{
+    size_t token = (size_t)slices * (size_t)op->weight->rows * sizeof(float);
+
+    return token < TILE_BYTES ? (int)(TILE_BYTES / token) : 1;
+}
+
+static size_t sums_bytes(const struct pd_op *op, int slices, size_t rows)
+{
+    size_t most = (size_t)sliced_tokens(op, slices);
+
+    return (rows < most ? rows : most) * (size_t)slices * (size_t)op->weight->rows * sizeof(float);
+}
+
 static void measure_matmul(const struct pd_device *device, const struct pd_op *op, size_t rows,
                            struct sizes *sizes)
 {
     const struct pd_cuda_weight *weight = weight_of(op->weight);
+    int slices = slices_of(device, op);
 
+    if (slices > 1)
+        sizes->sums = larger(sizes->sums, sums_bytes(op, slices, rows));
     if (op->epilogue == PD_EPILOGUE_SWIGLU)
         sizes->gate_up = larger(sizes->gate_up, rows * (size_t)op->weight->rows * sizeof(float));
     if (rows <= PD_CUDA_SMALL && !device->options.deterministic)
@@ -197,6 +223,8 @@ int pd_cuda_graph_prepare(struct pd_graph *graph)
     if (status == PD_KERNEL_OK)
         status = reserve(cuda, sizes.half_weight, &plan->half_weight);
     if (status == PD_KERNEL_OK)
+        status = reserve(cuda, sizes.sums, &plan->sums);
+    if (status == PD_KERNEL_OK)
         status = reserve(cuda, sizes.sample_scratch, &plan->sample_scratch);
     if (status == PD_KERNEL_OK)
         status = reserve(cuda, sizes.partial, &plan->partial);
@@ -218,6 +246,7 @@ void pd_cuda_graph_release(struct pd_graph *graph)
     pd_cuda_free(runtime, plan->gate_up);
     pd_cuda_free(runtime, plan->half_x);
     pd_cuda_free(runtime, plan->half_weight);
+    pd_cuda_free(runtime, plan->sums);
     pd_cuda_free(runtime, plan->sample_scratch);
     pd_cuda_free(runtime, plan->partial);
     for (int i = 0; i < graph->count; i++)
@@ -244,7 +273,8 @@ static int small_part(const struct run *run, const struct pd_cuda_matrix *part, 
         int some = tokens - t < PD_CUDA_SMALL ? tokens - t : PD_CUDA_SMALL;
 
         error = pd_cuda_matmul_small(run->stream, part, x + (size_t)t * (size_t)part->cols, bias,
-                                     accumulate, some, stride, out + (size_t)t * (size_t)stride);
+                                     accumulate, some, run->slices, stride,
+                                     out + (size_t)t * (size_t)stride);
     }
     return error;
 }
@@ -262,7 +292,7 @@ static int multiply(const struct run *run, const struct pd_cuda_matrix *part, bo
 {
     if (deterministic(run) || !pd_cuda_path_on(run->cuda->paths, PD_CUDA_CUBLASLT))
         return pd_cuda_matmul_fixed(run->stream, bf16, weight, run->plan->half_x, rows, part->cols,
-                                    tokens, accumulate, stride, out);
+                                    tokens, run->slices, accumulate, stride, out);
     return pd_cuda_gemm(run->cuda->runtime, bf16, weight, run->plan->half_x, rows, part->cols,
                         tokens, accumulate, stride, out);
 }
@@ -302,11 +332,11 @@ static int large_part(const struct run *run, const struct pd_cuda_matrix *part, 
 }
 
 /* All parts of a weight, side by side, into rows of `stride`. */
-static int product(const struct run *run, const struct pd_op *op, int tokens, bool accumulate,
-                   int stride, float *out)
+static int product(const struct run *run, const struct pd_op *op, const float *x, int tokens,
+                   bool accumulate, int stride, float *out)
 {
     const struct pd_cuda_weight *weight = weight_of(op->weight);
-    const float *x = address(op->in), *bias = vector_of(op->bias);
+    const float *bias = vector_of(op->bias);
     struct pd_cuda_matrix activations = {.values = x, .rows = tokens, .cols = op->in.cols};
     enum pd_cuda_format converted = PD_CUDA_F32; /* what half_x holds: nothing yet */
     int error = 0, row = 0;
@@ -330,16 +360,42 @@ static int product(const struct run *run, const struct pd_op *op, int tokens, bo
     return error;
 }
 
+/* The sums that several ranks would have made, on however many: each slice of the columns by itself, then
+ * the tree. */
+static int sliced_product(const struct run *run, const struct pd_op *op, int slices, int rows)
+{
+    int most = sliced_tokens(op, slices), cols = op->out.cols, error = 0;
+    struct run own = *run;
+
+    for (int first = 0; first < rows && error == 0; first += most) {
+        int some = rows - first < most ? rows - first : most;
+        size_t count = (size_t)some * (size_t)cols;
+
+        own.slices = (struct pd_cuda_slices){slices, count};
+        error =
+            product(&own, op, (const float *)address(op->in) + (size_t)first * (size_t)op->in.cols,
+                    some, false, cols, run->plan->sums);
+        if (error == 0)
+            error = pd_cuda_add_slices(run->stream, run->plan->sums, slices, count,
+                                       op->epilogue == PD_EPILOGUE_ADD,
+                                       (float *)address(op->out) + (size_t)first * (size_t)cols);
+    }
+    return error;
+}
+
 static int run_matmul(const struct run *run, const struct pd_op *op, int rows)
 {
+    int slices = slices_of(&run->cuda->device, op), error;
+    const float *x = address(op->in);
     float *out = address(op->out);
-    int error;
 
     if (rows == 0)
         return 0;
+    if (slices > 1)
+        return sliced_product(run, op, slices, rows);
     if (op->epilogue != PD_EPILOGUE_SWIGLU)
-        return product(run, op, rows, op->epilogue == PD_EPILOGUE_ADD, op->out.cols, out);
-    error = product(run, op, rows, false, op->weight->rows, run->plan->gate_up);
+        return product(run, op, x, rows, op->epilogue == PD_EPILOGUE_ADD, op->out.cols, out);
+    error = product(run, op, x, rows, false, op->weight->rows, run->plan->gate_up);
     return error != 0 ? error
                       : pd_cuda_swiglu(run->stream, run->plan->gate_up, rows, op->out.cols, out);
 }
@@ -483,6 +539,7 @@ static void declare(const struct run *run, const struct pd_op *op, const float *
     note(&all, what & PRODUCT, plan->gate_up);
     note(&all, what & PRODUCT, plan->half_x);
     note(&all, what & PRODUCT, plan->half_weight);
+    note(&all, what & PRODUCT, plan->sums);
     note(&all, what & PARTIAL, plan->partial);
     note(&all, what & SAMPLING, plan->sample_scratch);
     note(&all, what & FREQUENCIES, frequencies);
@@ -562,7 +619,7 @@ int pd_cuda_graph_run(struct pd_graph *graph, int tokens, int samples, bool deco
 {
     struct pd_cuda *cuda = pd_cuda_of(graph->object.device);
     const struct pd_cuda_plan *plan = graph->plan;
-    struct run run = {cuda, plan, tokens, samples, decoding, pd_cuda_stream(cuda->runtime)};
+    struct run run = {cuda, plan, tokens, samples, decoding, pd_cuda_stream(cuda->runtime), {1, 0}};
 
     for (int i = 0; i < graph->count; i++) {
         char what[128];

@@ -24,7 +24,7 @@ $(BUILD)/t/device/suite_layout.o: t/simt/test_layout.c
 
 $(BUILD)/t/device/suite_products.o: t/simt/test_products.c
 	@mkdir -p $(@D)
-	$(CC) $(DEVICE_CFLAGS) -Dmain=pd_suite_products $(foreach one,fixed small,-Dpd_cuda_matmul_$(one)=pd_staged_$(one)) -MMD -MP -c -o $@ $<
+	$(CC) $(DEVICE_CFLAGS) -Dmain=pd_suite_products $(foreach one,fixed small,-Dpd_cuda_matmul_$(one)=pd_staged_$(one)) -Dpd_cuda_add_slices=pd_staged_slices -MMD -MP -c -o $@ $<
 
 $(BUILD)/t/device/suite_attention.o: t/simt/test_attention.c
 	@mkdir -p $(@D)

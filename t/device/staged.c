@@ -15,9 +15,13 @@ struct staged {
 
 /* As test_products.c knows them. */
 int pd_staged_fixed(void *stream, bool bf16, const uint16_t *weight, const uint16_t *x, int rows,
-                    int cols, int tokens, bool accumulate, int stride, float *out);
+                    int cols, int tokens, struct pd_cuda_slices slices, bool accumulate, int stride,
+                    float *out);
 int pd_staged_small(void *stream, const struct pd_cuda_matrix *matrix, const float *x,
-                    const float *bias, bool accumulate, int tokens, int stride, float *out);
+                    const float *bias, bool accumulate, int tokens, struct pd_cuda_slices slices,
+                    int stride, float *out);
+int pd_staged_slices(void *stream, const float *sums, int slices, size_t count, bool add,
+                     float *out);
 
 static struct staged begin(void)
 {
@@ -56,11 +60,20 @@ static int take(struct staged *staged, void *to, size_t bytes)
     return error;
 }
 
+/* Bytes of what a product writes. */
+static size_t out_bytes(int tokens, struct pd_cuda_slices slices, int stride)
+{
+    return (slices.count > 1 ? (size_t)slices.count * slices.stride
+                             : (size_t)tokens * (size_t)stride) *
+           sizeof(float);
+}
+
 int pd_staged_fixed(void *stream, bool bf16, const uint16_t *weight, const uint16_t *x, int rows,
-                    int cols, int tokens, bool accumulate, int stride, float *out)
+                    int cols, int tokens, struct pd_cuda_slices slices, bool accumulate, int stride,
+                    float *out)
 {
     struct staged staged = begin();
-    size_t row = (size_t)cols * sizeof(*x), bytes = (size_t)tokens * (size_t)stride * sizeof(*out);
+    size_t row = (size_t)cols * sizeof(*x), bytes = out_bytes(tokens, slices, stride);
     const uint16_t *on = put(&staged, weight, (size_t)rows * row);
     const uint16_t *in = put(&staged, x, (size_t)tokens * row);
     float *to = put(&staged, out, bytes);
@@ -68,17 +81,17 @@ int pd_staged_fixed(void *stream, bool bf16, const uint16_t *weight, const uint1
     (void)stream;
     if (staged.error == 0)
         staged.error = pd_cuda_matmul_fixed(pd_cuda_stream(staged.runtime), bf16, on, in, rows,
-                                            cols, tokens, accumulate, stride, to);
+                                            cols, tokens, slices, accumulate, stride, to);
     return take(&staged, out, bytes);
 }
 
 int pd_staged_small(void *stream, const struct pd_cuda_matrix *matrix, const float *x,
-                    const float *bias, bool accumulate, int tokens, int stride, float *out)
+                    const float *bias, bool accumulate, int tokens, struct pd_cuda_slices slices,
+                    int stride, float *out)
 {
     struct staged staged = begin();
     struct pd_cuda_matrix on = *matrix;
-    size_t row = (size_t)matrix->cols * sizeof(*x);
-    size_t bytes = (size_t)tokens * (size_t)stride * sizeof(*out);
+    size_t row = (size_t)matrix->cols * sizeof(*x), bytes = out_bytes(tokens, slices, stride);
     const float *in, *add;
     float *to;
 
@@ -91,6 +104,21 @@ int pd_staged_small(void *stream, const struct pd_cuda_matrix *matrix, const flo
     to = put(&staged, out, bytes);
     if (staged.error == 0)
         staged.error = pd_cuda_matmul_small(pd_cuda_stream(staged.runtime), &on, in, add,
-                                            accumulate, tokens, stride, to);
+                                            accumulate, tokens, slices, stride, to);
+    return take(&staged, out, bytes);
+}
+
+int pd_staged_slices(void *stream, const float *sums, int slices, size_t count, bool add,
+                     float *out)
+{
+    struct staged staged = begin();
+    size_t bytes = count * sizeof(*out);
+    const float *in = put(&staged, sums, slices > 0 ? (size_t)slices * bytes : 0);
+    float *to = put(&staged, out, bytes);
+
+    (void)stream;
+    if (staged.error == 0)
+        staged.error =
+            pd_cuda_add_slices(pd_cuda_stream(staged.runtime), in, slices, count, add, to);
     return take(&staged, out, bytes);
 }

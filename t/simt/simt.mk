@@ -3,7 +3,7 @@
 
 SIMT_OBJ  := $(patsubst %.cu,$(BUILD)/t/simt/%.o,$(filter-out kernels/cuda/gpu_%,$(CUDA_SRC))) \
              $(CUDA_C:%.c=$(BUILD)/%.o) $(addprefix $(BUILD)/t/simt/,simt.o warp.o memory.o runtime.o)
-SIMT_TEST := $(addprefix $(BUILD)/t/simt/,test_rules test_layout test_products test_attention test_operators test_simt test_library test_transfer test_group test_kernels_sample)
+SIMT_TEST := $(addprefix $(BUILD)/t/simt/,test_rules test_layout test_products test_attention test_operators test_simt test_library test_transfer test_group test_kernels_sample test_kernels_group test_model_ranks)
 SIMT_HEAD := t/simt/simt.h t/simt/fiber.h t/simt/memory.h t/simt/control.h kernels/cuda/pd_simt.cuh kernels/cuda/runtime.h
 # Every object of a kernel waits for this.
 SPELT := $(BUILD)/t/simt/spelt
@@ -61,7 +61,8 @@ check-simt-races: $(RACE_TEST)
 $(addprefix $(BUILD)/t/simt/,test_operators test_simt test_library test_transfer test_group): %: %.o $(SIMT_OBJ) $(HELP_LIB) $(ROOM_LIBS)
 	$(CXX) $(PD_LDFLAGS) -o $@ $^ -lcmocka $(PD_LIBS)
 
-$(BUILD)/t/simt/test_kernels_%: $(BUILD)/t/unit/test_kernels_%.o $(SIMT_OBJ) $(HELP_LIB) $(ROOM_LIBS)
+# Suites of t/unit that also ask the device kind "cuda" where it is linked in.
+$(addprefix $(BUILD)/t/simt/,test_kernels_sample test_kernels_group test_model_ranks): $(BUILD)/t/simt/%: $(BUILD)/t/unit/%.o $(SIMT_OBJ) $(HELP_LIB) $(ROOM_LIBS)
 	$(CXX) $(PD_LDFLAGS) -o $@ $^ -lcmocka $(PD_LIBS)
 
 # Stands in for a library of NVIDIA's wherever test_library puts it.

@@ -15,6 +15,8 @@
 
 enum { ALIGNED = 64 };
 
+static const struct pd_cuda_slices WHOLE = {1, 0};
+
 struct shape {
     int rows, cols, tokens, stride;
     bool bf16, accumulate;
@@ -68,7 +70,7 @@ static void check_fixed(const struct shape *shape, uintptr_t seed)
     float *out = outputs(shape);
 
     assert_int_equal(pd_cuda_matmul_fixed((void *)seed, shape->bf16, weight, x, shape->rows,
-                                          shape->cols, shape->tokens, shape->accumulate,
+                                          shape->cols, shape->tokens, WHOLE, shape->accumulate,
                                           shape->stride, out),
                      0);
     for (int t = 0; t < shape->tokens; t++) {
@@ -117,7 +119,7 @@ static void test_bits_do_not_depend_on_the_batch(void **state)
         const uint16_t *last = x + (size_t)(MOST - tokens[i]) * COLS;
 
         assert_int_equal(pd_cuda_matmul_fixed((void *)5, false, weight, last, ROWS, COLS, tokens[i],
-                                              false, ROWS, out),
+                                              WHOLE, false, ROWS, out),
                          0);
         if (i == 0)
             memcpy(first, out, sizeof(first));
@@ -140,7 +142,7 @@ static void test_small_products_keep_their_order(void **state)
     pd_rig_fill(x, 8 * COLS, 1, 6);
     for (int tokens = 1; tokens <= PD_CUDA_SMALL; tokens++) {
         assert_int_equal(pd_cuda_matmul_small((void *)7, &matrix, x + (8 - tokens) * COLS, NULL,
-                                              false, tokens, ROWS, out),
+                                              false, tokens, WHOLE, ROWS, out),
                          0);
         if (tokens == 1)
             memcpy(first, out, sizeof(first));
@@ -151,12 +153,89 @@ static void test_small_products_keep_their_order(void **state)
     free(out);
 }
 
+/* Every slice is the product of its columns alone, to the bit, and they are added in a balanced tree. */
+static void test_slices_are_products_of_their_own(void **state)
+{
+    enum {
+        ROWS = 70,
+        COLS = 256,
+        TOKENS = 21,
+        SLICES = 4,
+        WIDTH = COLS / SLICES,
+        ALL = ROWS * TOKENS
+    };
+    const struct pd_cuda_slices slices = {SLICES, ALL};
+    uint16_t *weight = operand(ROWS * COLS, false, false, 8),
+             *x = operand(TOKENS * COLS, false, false, 9);
+    uint16_t *own_weight = room(ROWS * WIDTH * 2), *own_x = room(TOKENS * WIDTH * 2);
+    float *sums = room(sizeof(float) * SLICES * ALL), *out = room(sizeof(float) * ALL);
+    float *own = room(sizeof(float) * ALL);
+
+    (void)state;
+    assert_int_equal(pd_cuda_matmul_fixed((void *)3, false, weight, x, ROWS, COLS, TOKENS, slices,
+                                          false, ROWS, sums),
+                     0);
+    for (int s = 0; s < SLICES; s++) {
+        for (int r = 0; r < ROWS; r++)
+            memcpy(own_weight + r * WIDTH, weight + r * COLS + s * WIDTH, WIDTH * 2);
+        for (int t = 0; t < TOKENS; t++)
+            memcpy(own_x + t * WIDTH, x + t * COLS + s * WIDTH, WIDTH * 2);
+        assert_int_equal(pd_cuda_matmul_fixed((void *)4, false, own_weight, own_x, ROWS, WIDTH,
+                                              TOKENS, WHOLE, false, ROWS, own),
+                         0);
+        assert_memory_equal(sums + s * ALL, own, sizeof(float) * ALL);
+    }
+    for (int add = 0; add < 2; add++) {
+        for (int i = 0; i < ALL; i++)
+            out[i] = (float)i;
+        assert_int_equal(pd_cuda_add_slices((void *)5, sums, SLICES, ALL, add, out), 0);
+        for (int i = 0; i < ALL; i++) {
+            float tree = (sums[i] + sums[ALL + i]) + (sums[2 * ALL + i] + sums[3 * ALL + i]);
+
+            assert_true(out[i] == (add ? (float)i + tree : tree));
+        }
+    }
+    free(weight);
+    free(x);
+    free(own_weight);
+    free(own_x);
+    free(sums);
+    free(out);
+    free(own);
+}
+
+static void test_slices_that_do_not_divide_are_refused(void **state)
+{
+    static const struct {
+        int cols, slices;
+    } wrong[] = {{96, 2}, {256, 0}, {256, 16}, {256, -1}};
+    struct pd_cuda_matrix matrix = {NULL, NULL, PD_CUDA_F32, 1, 0};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        const struct pd_cuda_slices slices = {wrong[i].slices, 1};
+
+        matrix.cols = wrong[i].cols;
+        assert_int_equal(pd_cuda_matmul_fixed((void *)1, false, NULL, NULL, 1, wrong[i].cols, 1,
+                                              slices, false, 1, NULL),
+                         -1);
+        assert_int_equal(
+            pd_cuda_matmul_small((void *)1, &matrix, NULL, NULL, false, 1, slices, 1, NULL), -1);
+        assert_int_equal(pd_cuda_add_slices((void *)1, NULL,
+                                            wrong[i].slices == 2 ? 9 : wrong[i].slices, 1, false,
+                                            NULL),
+                         -1);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_edge_of_a_tile),
         cmocka_unit_test(test_bits_do_not_depend_on_the_batch),
         cmocka_unit_test(test_small_products_keep_their_order),
+        cmocka_unit_test(test_slices_are_products_of_their_own),
+        cmocka_unit_test(test_slices_that_do_not_divide_are_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

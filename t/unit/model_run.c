@@ -9,6 +9,8 @@
 #include "t/unit/model_run.h"
 
 const char *model_run_weight_cache;
+bool model_run_deterministic;
+enum pd_dtype model_run_pool_type = PD_F32;
 
 static void open_device(struct model_run *run, const char *kind, enum pd_precision precision,
                         int threads)
@@ -19,6 +21,7 @@ static void open_device(struct model_run *run, const char *kind, enum pd_precisi
         .threads = threads,
         .isa = "auto",
         .cuda_enable = "all",
+        .deterministic = model_run_deterministic,
         .precision = precision,
         .max_tokens = MODEL_RUN_TOKENS,
         .max_seqs = MODEL_RUN_SAMPLES,
@@ -43,7 +46,7 @@ static void make_pool(struct model_run *run, int rank)
         .head_dim = run->config->head_dim,
         .block_size = MODEL_RUN_BLOCK,
         .blocks = (run->max_model_len + MODEL_RUN_BLOCK - 1) / MODEL_RUN_BLOCK,
-        .type = PD_F32,
+        .type = model_run_pool_type,
     };
     assert_int_equal(pd_buffer_create(pd_device_rank(run->device, rank), PD_BUFFER_KV,
                                       pd_kv_pool_bytes(pool), &pool->buffer),

@@ -20,6 +20,9 @@ struct model_run {
 
 /* pd_model_options.weight_cache of the models that are opened; NULL as a rule. */
 extern const char *model_run_weight_cache;
+/* pd_device_options.deterministic, and the type of the KV pool: false and PD_F32 as a rule. */
+extern bool model_run_deterministic;
+extern enum pd_dtype model_run_pool_type;
 
 /* `kind` of device; at most max_model_len tokens (0: what the model was made for). */
 void model_run_open(struct model_run *run, const char *path, const char *kind,

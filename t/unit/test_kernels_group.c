@@ -101,6 +101,7 @@ static void open_chain(struct chain *chain, const struct shape *shape, const cha
     options.ranks = ranks;
     options.vocabulary = VOCABULARY;
     options.precision = shape->precision;
+    options.deterministic = true;
     chain->shape = shape;
     chain->slices = slices;
     pd_rig_open(&chain->rig, &options);
@@ -203,6 +204,28 @@ static void test_any_number_of_ranks_computes_the_same_bits(void **state)
             check_equal(&shapes[i], "cpu", *path, best && i < 2);
     }
     check_equal(&shapes[0], "reference", NULL, false);
+}
+
+/* Only where the CUDA backend is linked in (over t/simt/): one device is a GPU, in its deterministic way. */
+static void test_gpus_compute_the_same_bits(void **state)
+{
+    static struct answer expected, answer;
+
+    (void)state;
+    if (&pd_backend_cuda == NULL)
+        skip();
+    for (int i = 0; i < SHAPES; i++) {
+        struct chain chain;
+
+        check_equal(&shapes[i], "cuda", NULL, false);
+        open_chain(&chain, &shapes[i], "reference", NULL, 1, 1, SLICES);
+        play(&chain, TOKENS - 1, &expected);
+        pd_rig_close(&chain.rig);
+        open_chain(&chain, &shapes[i], "cuda", NULL, 2, 1, SLICES);
+        play(&chain, TOKENS - 1, &answer);
+        pd_rig_close(&chain.rig);
+        assert_true(pd_rig_error(answer.sum, expected.sum, TOKENS * HIDDEN) < 2e-3);
+    }
 }
 
 /* Formats whose blocks of 256 columns ranks cannot cut still are summed in slices. */
@@ -396,6 +419,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_any_number_of_ranks_computes_the_same_bits),
+        cmocka_unit_test(test_gpus_compute_the_same_bits),
         cmocka_unit_test(test_slices_against_the_reference),
         cmocka_unit_test(test_ranks_that_do_not_divide_the_slices),
         cmocka_unit_test(test_steps_in_flight),
@@ -404,5 +428,7 @@ int main(void)
         cmocka_unit_test(test_slices_are_checked),
     };
 
+    if (&pd_backend_cuda != NULL) /* over the shim: all else runs without it */
+        cmocka_set_test_filter("*gpus*");
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "kernels/backend.h"
 #include "t/unit/model_run.h"
 
 enum { COUNT = 24, VOCABULARY = 261, VALUES = COUNT * VOCABULARY };
@@ -84,7 +85,7 @@ static void compute(const char *directory, const char *kind, int ranks, float *l
     model_run_close(&run);
 }
 
-static void check_same_bits(int family, const char *kind)
+static void check_same_bits(int family, const char *kind, int most)
 {
     static float expected[VALUES], logits[VALUES];
     int32_t drawn[COUNT], sampled[COUNT];
@@ -94,7 +95,7 @@ static void check_same_bits(int family, const char *kind)
     compute(directory, kind, 1, expected, drawn);
     for (int i = 0; i < VALUES; i++)
         assert_true(isfinite(expected[i]));
-    for (int ranks = 2; ranks <= 8; ranks *= 2) {
+    for (int ranks = 2; ranks <= most; ranks *= 2) {
         compute(directory, kind, ranks, logits, sampled);
         if (memcmp(logits, expected, sizeof(logits)) != 0)
             fail_msg("family %d, %s: %d ranks differ from one", family, kind, ranks);
@@ -107,8 +108,24 @@ static void test_the_same_bits_on_any_number_of_ranks(void **state)
 {
     (void)state;
     for (int family = 0; family < (int)(sizeof(families) / sizeof(families[0])); family++)
-        check_same_bits(family, "cpu");
-    check_same_bits(1, "reference");
+        check_same_bits(family, "cpu", 8);
+    check_same_bits(1, "reference", 8);
+}
+
+/* Only where the CUDA backend is linked in (over t/simt/): GPUs, in their deterministic way, over pools that
+ * the matrix unit reads. */
+static void test_the_same_bits_on_any_number_of_gpus(void **state)
+{
+    (void)state;
+    if (&pd_backend_cuda == NULL)
+        skip();
+    model_run_deterministic = true;
+    for (int family = 0; family < 2; family++) {
+        model_run_pool_type = family == 0 ? PD_F16 : PD_BF16;
+        check_same_bits(family, "cuda", 4);
+    }
+    model_run_deterministic = false;
+    model_run_pool_type = PD_F32;
 }
 
 static void test_three_ranks_of_nine_heads(void **state)
@@ -217,11 +234,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_same_bits_on_any_number_of_ranks),
+        cmocka_unit_test(test_the_same_bits_on_any_number_of_gpus),
         cmocka_unit_test(test_three_ranks_of_nine_heads),
         cmocka_unit_test(test_how_many_slices_a_shape_has),
         cmocka_unit_test(test_shares_cover_the_model),
         cmocka_unit_test(test_what_does_not_divide_is_named),
     };
 
+    if (&pd_backend_cuda != NULL) /* over the shim: all else runs without it */
+        cmocka_set_test_filter("*gpus*");
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
