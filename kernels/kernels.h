@@ -77,9 +77,9 @@ struct pd_device_options {
     int ordinal;                 /* cuda: which GPU; of a group: rank 0's, the others follow */
     bool one_gpu;                /* cuda: all ranks of a group on that one, slowly: to test them */
     int ranks;                   /* devices of the group; 0 or 1: no group; at most PD_RANKS_MAX */
-    bool deterministic;          /* cuda: a row's bits do not depend on what else is in its step, nor on
+    bool deterministic; /* cuda: a row's bits do not depend on what else is in its step, nor on
                                   * how many ranks there are (ranks_are_exact) */
-    bool eager; /* cuda: launch every operator by itself, do not replay recorded steps */
+    bool eager;         /* cuda: launch every operator by itself, do not replay recorded steps */
     const char *cuda_enable; /* cuda: paths that no GPU has shown, on all the same: names separated
                               * by commas, or "all"; NULL: none. kernels/cuda/README.md has them */
     const char
