@@ -385,6 +385,17 @@ ngx_http_pd_choose_serves(ngx_http_pd_worker_t *worker, ngx_uint_t cluster,
 }
 
 
+uint64_t
+ngx_http_pd_choose_blocks(ngx_http_pd_worker_t *worker, uint64_t tokens)
+{
+    uint32_t  size;
+
+    size = ngx_max(worker->block_size, 1);
+
+    return (tokens + size - 1) / size;
+}
+
+
 ngx_uint_t
 ngx_http_pd_choose_pair_fits(ngx_http_pd_worker_t *prefill,
     ngx_http_pd_worker_t *decode)

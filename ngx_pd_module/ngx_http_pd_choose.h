@@ -50,17 +50,8 @@ ngx_uint_t ngx_http_pd_choose_ready(ngx_http_pd_zone_t *zone,
     ngx_uint_t cluster);
 
 /* blocks that hold so many tokens */
-
-static ngx_inline uint64_t
-ngx_http_pd_choose_blocks(ngx_http_pd_worker_t *worker, uint64_t tokens)
-{
-    uint32_t  size;
-
-    size = ngx_max(worker->block_size, 1);
-
-    return (tokens + size - 1) / size;
-}
-
+uint64_t ngx_http_pd_choose_blocks(ngx_http_pd_worker_t *worker,
+    uint64_t tokens);
 
 /* the two workers' KV means the same */
 ngx_uint_t ngx_http_pd_choose_pair_fits(ngx_http_pd_worker_t *prefill,
