@@ -1,10 +1,9 @@
 
 /*
- * A gRPC stream over libnghttp2, which does frames, header compression and flow
- * control in memory; this file moves the bytes.
+ * A gRPC stream over HTTP/2; this file moves the bytes.
  *
- *     c->recv --> mem_recv --> DATA --> [0][length][message] --> message()
- *     c->send <-- out buffer <-- mem_send <-- DATA <-- fill()
+ *     c->recv --> frames --> DATA --> [0][length][message] --> message()
+ *     c->send <-- out buffer <-- frames <-- DATA <-- fill()
  *
  * What arrives is read always and at once, so that the peer is never held up
  * by our clients.  What goes out is asked for only when the connection and the
@@ -20,7 +19,6 @@
 
 
 #define NGX_HTTP_PD_H2_IN         65536
-#define NGX_HTTP_PD_H2_LARGE      8192        /* bytes of a frame */
 #define NGX_HTTP_PD_H2_TURNS      16          /* reads before others' turn */
 #define NGX_HTTP_PD_H2_CONNECT    5000        /* ms */
 
@@ -31,7 +29,6 @@ static void ngx_http_pd_h2_read_handler(ngx_event_t *rev);
 static void ngx_http_pd_h2_write_handler(ngx_event_t *wev);
 static ngx_int_t ngx_http_pd_h2_recv(ngx_http_pd_h2_t *h2);
 static ngx_int_t ngx_http_pd_h2_send(ngx_http_pd_h2_t *h2);
-static ngx_int_t ngx_http_pd_h2_frames(ngx_http_pd_h2_t *h2);
 static void ngx_http_pd_h2_errno(ngx_http_pd_h2_t *h2, const char *what,
     ngx_err_t err);
 static void ngx_http_pd_h2_fail(ngx_http_pd_h2_t *h2);
@@ -191,22 +188,7 @@ ngx_http_pd_h2_test_connect(ngx_http_pd_h2_t *h2)
 void
 ngx_http_pd_h2_flush(ngx_http_pd_h2_t *h2)
 {
-    if (h2->session == NULL) {
-        return;
-    }
-
-    if (h2->deferred) {
-        h2->deferred = 0;
-
-        if (nghttp2_session_resume_data(h2->session, h2->stream)
-            == NGHTTP2_ERR_NOMEM)
-        {
-            ngx_http_pd_h2_fail(h2);
-            return;
-        }
-    }
-
-    if (ngx_http_pd_h2_send(h2) != NGX_OK) {
+    if (h2->session && ngx_http_pd_h2_send(h2) != NGX_OK) {
         ngx_http_pd_h2_fail(h2);
     }
 }
@@ -270,7 +252,7 @@ ngx_http_pd_h2_write_handler(ngx_event_t *wev)
 static ngx_int_t
 ngx_http_pd_h2_recv(ngx_http_pd_h2_t *h2)
 {
-    ssize_t            n, used;
+    ssize_t            n;
     ngx_uint_t         turn;
     ngx_connection_t  *c;
 
@@ -296,16 +278,7 @@ ngx_http_pd_h2_recv(ngx_http_pd_h2_t *h2)
             return NGX_ERROR;
         }
 
-        used = nghttp2_session_mem_recv(h2->session, buffer, n);
-
-        if (used != n) {
-
-            if (h2->why.len == 0) {
-                ngx_http_pd_h2_why(h2, "HTTP/2: %s",
-                                   used < 0 ? nghttp2_strerror((int) used)
-                                            : "trailing bytes");
-            }
-
+        if (ngx_http_pd_h2_frames_read(h2, buffer, n) != NGX_OK) {
             return NGX_ERROR;
         }
 
@@ -336,7 +309,7 @@ ngx_http_pd_h2_send(ngx_http_pd_h2_t *h2)
 
         if (h2->out_pos == h2->out_last) {
 
-            if (ngx_http_pd_h2_frames(h2) != NGX_OK) {
+            if (ngx_http_pd_h2_frames_write(h2) != NGX_OK) {
                 return NGX_ERROR;
             }
 
@@ -360,60 +333,12 @@ ngx_http_pd_h2_send(ngx_http_pd_h2_t *h2)
         h2->out_pos += n;
     }
 
-    if (!nghttp2_session_want_read(h2->session)
-        && !nghttp2_session_want_write(h2->session))
-    {
+    if (h2->over) {
         ngx_http_pd_h2_why(h2, "HTTP/2: the session has ended");
         return NGX_ERROR;
     }
 
     return ngx_handle_write_event(c->write, 0);
-}
-
-
-/*
- * Fills the empty buffer with frames, so that many leave by one call; a large
- * one leaves from where it lies, which is its place until the next is asked for.
- */
-
-static ngx_int_t
-ngx_http_pd_h2_frames(ngx_http_pd_h2_t *h2)
-{
-    ssize_t         n;
-    u_char         *end;
-    const uint8_t  *p;
-
-    end = h2->out + NGX_HTTP_PD_H2_OUT;
-
-    h2->out_pos = h2->out;
-    h2->out_last = h2->out;
-
-    while (end - h2->out_last >= NGX_HTTP_PD_H2_FRAME
-           && nghttp2_session_want_write(h2->session))
-    {
-        n = nghttp2_session_mem_send(h2->session, &p);
-
-        if (n == 0) {
-            break;
-        }
-
-        if (n < 0 || n > end - h2->out_last) {
-            ngx_http_pd_h2_why(h2, "HTTP/2: %s",
-                               n < 0 ? nghttp2_strerror((int) n)
-                                     : "oversized frame");
-            return NGX_ERROR;
-        }
-
-        if (n >= NGX_HTTP_PD_H2_LARGE && h2->out_last == h2->out) {
-            h2->out_pos = (u_char *) p;
-            h2->out_last = h2->out_pos + n;
-            break;
-        }
-
-        h2->out_last = ngx_cpymem(h2->out_last, p, n);
-    }
-
-    return NGX_OK;
 }
 
 

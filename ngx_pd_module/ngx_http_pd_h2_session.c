@@ -1,6 +1,8 @@
 
 /*
- * A gRPC stream's protocol: what libnghttp2 is told, and what it tells.
+ * A gRPC stream's protocol: what libnghttp2 is told, and what it tells.  The
+ * stream's data is not its business (ngx_http_pd_h2_frames.c): for that of ours
+ * it is told to wait, for ever.
  *
  * Whatever the peer does wrong ends as an error of the session, with a reason
  * for the log; nothing here closes the connection, which would be under
@@ -11,8 +13,8 @@
 #include "ngx_http_pd_h2_session.h"
 
 
-#define NGX_HTTP_PD_H2_WINDOW     (4 * 1024 * 1024)
 #define NGX_HTTP_PD_H2_HEADERS    16384
+#define NGX_HTTP_PD_H2_INITIAL    65535        /* a window, unless told so */
 
 
 static ngx_int_t ngx_http_pd_h2_submit(ngx_http_pd_h2_t *h2);
@@ -21,12 +23,14 @@ static int ngx_http_pd_h2_on_header(nghttp2_session *session,
     const uint8_t *value, size_t value_len, uint8_t flags, void *data);
 static int ngx_http_pd_h2_on_frame(nghttp2_session *session,
     const nghttp2_frame *frame, void *data);
+static int ngx_http_pd_h2_on_sent(nghttp2_session *session,
+    const nghttp2_frame *frame, void *data);
 static int ngx_http_pd_h2_on_data(nghttp2_session *session, uint8_t flags,
     int32_t stream, const uint8_t *p, size_t len, void *data);
 static int ngx_http_pd_h2_on_close(nghttp2_session *session, int32_t stream,
     uint32_t code, void *data);
 static void ngx_http_pd_h2_end(ngx_http_pd_h2_t *h2);
-static ssize_t ngx_http_pd_h2_on_fill(nghttp2_session *session, int32_t stream,
+static ssize_t ngx_http_pd_h2_on_wait(nghttp2_session *session, int32_t stream,
     uint8_t *buf, size_t len, uint32_t *flags, nghttp2_data_source *source,
     void *data);
 
@@ -49,6 +53,10 @@ ngx_http_pd_h2_session_start(ngx_http_pd_h2_t *h2)
     h2->out_pos = h2->out;
     h2->out_last = h2->out;
 
+    h2->window = NGX_HTTP_PD_H2_INITIAL;
+    h2->initial_window = NGX_HTTP_PD_H2_INITIAL;
+    h2->other = 1;
+
     if (!h2->local && ngx_tcp_nodelay(h2->connection) != NGX_OK) {
         return NGX_ERROR;
     }
@@ -68,6 +76,8 @@ ngx_http_pd_h2_session_start(ngx_http_pd_h2_t *h2)
                                                    ngx_http_pd_h2_on_data);
     nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks,
                                                    ngx_http_pd_h2_on_frame);
+    nghttp2_session_callbacks_set_on_frame_send_callback(callbacks,
+                                                   ngx_http_pd_h2_on_sent);
     nghttp2_session_callbacks_set_on_stream_close_callback(callbacks,
                                                    ngx_http_pd_h2_on_close);
     nghttp2_option_set_no_closed_streams(option, 1);
@@ -141,7 +151,7 @@ ngx_http_pd_h2_submit(ngx_http_pd_h2_t *h2)
     }
 
     provider.source.ptr = h2;
-    provider.read_callback = ngx_http_pd_h2_on_fill;
+    provider.read_callback = ngx_http_pd_h2_on_wait;
 
     h2->stream = nghttp2_submit_request(h2->session, NULL, headers, n,
                                         &provider, NULL);
@@ -198,6 +208,12 @@ ngx_http_pd_h2_on_frame(nghttp2_session *session, const nghttp2_frame *frame,
 {
     ngx_http_pd_h2_t  *h2 = data;
 
+    if (frame->hd.type == NGHTTP2_SETTINGS) {
+        h2->initial_window = nghttp2_session_get_remote_settings(session,
+                                          NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE);
+        return 0;
+    }
+
     if (frame->hd.type == NGHTTP2_HEADERS
         && frame->hd.stream_id == h2->stream
         && frame->headers.cat == NGHTTP2_HCAT_RESPONSE
@@ -221,25 +237,51 @@ ngx_http_pd_h2_on_frame(nghttp2_session *session, const nghttp2_frame *frame,
 
 
 static int
+ngx_http_pd_h2_on_sent(nghttp2_session *session, const nghttp2_frame *frame,
+    void *data)
+{
+    ngx_http_pd_h2_t  *h2 = data;
+
+    if (frame->hd.type == NGHTTP2_HEADERS
+        && frame->hd.stream_id == h2->stream)
+    {
+        h2->opened = 1;
+    }
+
+    return 0;
+}
+
+
+/* of an unusual frame */
+
+static int
 ngx_http_pd_h2_on_data(nghttp2_session *session, uint8_t flags, int32_t stream,
     const uint8_t *p, size_t len, void *data)
 {
     ngx_http_pd_h2_t  *h2 = data;
 
-    if (stream != h2->stream) {
+    if (stream != h2->stream
+        || ngx_http_pd_h2_message(h2, (u_char *) p, len) == NGX_OK)
+    {
         return 0;
     }
 
-    if (ngx_http_pd_grpc_parse(&h2->parser, (u_char *) p, len) != NGX_OK) {
+    return NGHTTP2_ERR_CALLBACK_FAILURE;
+}
 
-        if (h2->parser.error) {
-            ngx_http_pd_h2_why(h2, "%s", h2->parser.error);
-        }
 
-        return NGHTTP2_ERR_CALLBACK_FAILURE;
+ngx_int_t
+ngx_http_pd_h2_message(ngx_http_pd_h2_t *h2, u_char *p, size_t len)
+{
+    if (ngx_http_pd_grpc_parse(&h2->parser, p, len) == NGX_OK) {
+        return NGX_OK;
     }
 
-    return 0;
+    if (h2->parser.error) {
+        ngx_http_pd_h2_why(h2, "%s", h2->parser.error);
+    }
+
+    return NGX_ERROR;
 }
 
 
@@ -284,19 +326,8 @@ ngx_http_pd_h2_end(ngx_http_pd_h2_t *h2)
 
 
 static ssize_t
-ngx_http_pd_h2_on_fill(nghttp2_session *session, int32_t stream, uint8_t *buf,
+ngx_http_pd_h2_on_wait(nghttp2_session *session, int32_t stream, uint8_t *buf,
     size_t len, uint32_t *flags, nghttp2_data_source *source, void *data)
 {
-    ngx_http_pd_h2_t  *h2 = data;
-
-    size_t  n;
-
-    n = h2->handlers->fill(h2->data, buf, len);
-
-    if (n == 0) {
-        h2->deferred = 1;
-        return NGHTTP2_ERR_DEFERRED;
-    }
-
-    return n;
+    return NGHTTP2_ERR_DEFERRED;
 }

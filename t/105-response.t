@@ -246,3 +246,11 @@ p role=prefill prompt=12 cached=4
 d role=decode prompt=12 cached=12
 --- response_body_like eval
 quotemeta '"prompt_tokens_details":{"cached_tokens":4}}}'
+
+
+
+=== TEST 18: a worker sends more than fits into a window, and goes on
+--- options eval
+'text=' . 'x' x 100_000
+--- steps eval
+"client request\nclient finish\nclient expect \"finish_reason\":\"stop\"\nclient close\n" x 50

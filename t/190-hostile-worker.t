@@ -137,6 +137,32 @@ __DATA__
 
 
 
+=== TEST 21b: frames that come a byte at a time
+--- bad: raw=pieces
+--- reason: a message is compressed
+
+
+=== TEST 21c: a frame with padding
+--- bad: raw=padded
+--- reason: a message is compressed
+
+
+=== TEST 21d: data before its response
+--- bad: raw=early
+--- reason: HTTP/2: the session has ended
+
+
+=== TEST 21e: a window that grows by nothing
+--- bad: raw=nothing
+--- reason: HTTP/2: a window update by 0
+
+
+=== TEST 21f: a window that grows beyond all
+--- bad: raw=window
+--- reason: HTTP/2: a window update by 2147483647
+
+
+
 === TEST 22: things of later protocols, and about requests of nobody, are ignored
 --- bad: send=unknown,empty,stranger
 --- reason: none

@@ -67,6 +67,7 @@ Options (default):
 """
 
 import asyncio
+import contextlib
 import ctypes
 import hashlib
 import os
@@ -601,6 +602,8 @@ def raw_bytes(kind):
                                   + bytes([len(value)]) + value)
     grpc_type = header(b"content-type", b"application/grpc")
     headers = frame(1, 4, 1, b"\x88" + grpc_type)
+    update = lambda size: frame(8, 0, 0, size.to_bytes(4, "big"))
+    compressed = b"\1\0\0\0\2\0\0"
     kinds = {
         "http1": b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
         "noise": bytes(random.Random(2).randbytes(4096)),
@@ -608,8 +611,14 @@ def raw_bytes(kind):
         "settings": settings + frame(4, 0, 0, b"\0\4\xff\xff\xff\xff"),
         "frame": settings + headers + frame(0, 0, 1, b"")[:5] + b"\xff" * 64,
         "oversize": settings + headers + b"\xff\xff\xff\0\0\0\0\0\1",
-        "compressed": settings + headers
-                      + frame(0, 0, 1, b"\1\0\0\0\2\0\0"),
+        "compressed": settings + headers + frame(0, 0, 1, compressed),
+        "padded": settings + headers
+                  + frame(0, 8, 1, b"\3" + compressed + b"\0" * 3),
+        "pieces": settings + update(1000) + headers
+                  + frame(8, 0, 1, b"\0\0\1\0") + frame(0, 0, 1, compressed),
+        "early": settings + update(1000) + frame(0, 0, 1, compressed),
+        "nothing": settings + headers + update(0),
+        "window": settings + headers + update(0x7fffffff),
         "length": settings + headers + frame(0, 0, 1, b"\0\xff\xff\xff\xff"),
         "status": settings + frame(1, 4, 1, b"\x8d" + grpc_type),    # 404
         "type": settings + frame(1, 4, 1, b"\x88"
@@ -626,8 +635,12 @@ def raw_bytes(kind):
 async def serve_raw(worker, port):
     async def connected(reader, writer):
         worker.log("attach raw")
-        writer.write(raw_bytes(worker.options["raw"]))
-        await writer.drain()
+        data = raw_bytes(worker.options["raw"])
+        size = 1 if worker.options["raw"] == "pieces" else len(data)
+        with contextlib.suppress(OSError):
+            for at in range(0, len(data), size or 1):
+                writer.write(data[at:at + size])
+                await asyncio.sleep(0.001)
         if worker.options["raw"] == "close":
             writer.close()
             return
