@@ -22,6 +22,7 @@ struct region {
     size_t mapped; /* bytes of the pages, without the guard */
     int users;     /* launches and copies that have it open */
     bool pinned;
+    bool shared; /* other processes may map it */
 };
 
 static std::mutex lock;
@@ -78,12 +79,13 @@ static char *reserve(size_t mapped)
     return pages == MAP_FAILED ? nullptr : static_cast<char *>(pages);
 }
 
-static void *keep(char *pages, size_t mapped, size_t offset, size_t bytes, bool pinned)
+static void *keep(char *pages, size_t mapped, size_t offset, size_t bytes, bool pinned, bool shared)
 {
     std::lock_guard<std::mutex> locked(lock);
 
     watch();
-    regions[(uintptr_t)pages] = {(uintptr_t)pages + offset, bytes, pages, mapped, 0, pinned};
+    regions[(uintptr_t)pages] = {
+        (uintptr_t)pages + offset, bytes, pages, mapped, 0, pinned, shared};
     return pages + offset;
 }
 
@@ -99,7 +101,7 @@ void *allocate(size_t bytes, bool pinned)
         munmap(pages, mapped + PAGE);
         return nullptr;
     }
-    return keep(pages, mapped, mapped - rounded, bytes, pinned);
+    return keep(pages, mapped, mapped - rounded, bytes, pinned, false);
 }
 
 void *allocate_file(size_t bytes, int fd)
@@ -113,7 +115,15 @@ void *allocate_file(size_t bytes, int fd)
         munmap(pages, mapped + PAGE);
         return nullptr;
     }
-    return keep(pages, mapped, 0, bytes, false);
+    return keep(pages, mapped, 0, bytes, false, true);
+}
+
+bool is_shared(const void *address)
+{
+    std::lock_guard<std::mutex> locked(lock);
+    const region *one = find(address);
+
+    return one && one->shared;
 }
 
 void release(void *memory)

@@ -21,6 +21,9 @@ void *allocate(size_t bytes, bool pinned);
 /* A mapping of the file, from the start of a page on. */
 void *allocate_file(size_t bytes, int fd);
 
+/* Whether the address lies in such a mapping: other processes may have it too. */
+bool is_shared(const void *address);
+
 /* Null is nothing. */
 void release(void *memory);
 

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/runtime.h"
 
+#include <algorithm>
 #include <atomic>
 #include <fcntl.h>
 #include <mutex>
@@ -24,12 +25,23 @@ struct pd_cuda_recording {
     pd_simt::recording work;
 };
 
+/* What came from outside into memory that can be exported: launches do not see it before the fence. */
+struct arrival {
+    const struct pd_cuda_runtime *on;
+    void *to;
+    std::vector<char> bytes;
+};
+
+static std::mutex arrivals_lock;
+static std::vector<arrival> arrivals;
+
 struct pd_cuda_lane {
     struct copy {
         void *to;
         const void *from;
         size_t bytes;
     };
+    const struct pd_cuda_runtime *on;
     std::mutex lock;
     std::vector<copy> under_way;
 
@@ -39,12 +51,28 @@ struct pd_cuda_lane {
 
         for (const copy &c : under_way) {
             pd_simt::opened both({c.to, c.from});
+            const char *from = static_cast<const char *>(c.from);
 
-            memcpy(c.to, c.from, c.bytes);
+            if (pd_simt::is_shared(c.to)) {
+                std::lock_guard<std::mutex> held(arrivals_lock);
+
+                arrivals.push_back({on, c.to, {from, from + c.bytes}});
+            } else {
+                memcpy(c.to, from, c.bytes);
+            }
         }
         under_way.clear();
     }
 };
+
+static void forget_arrivals(const struct pd_cuda_runtime *on)
+{
+    std::lock_guard<std::mutex> held(arrivals_lock);
+
+    arrivals.erase(std::remove_if(arrivals.begin(), arrivals.end(),
+                                  [on](const arrival &one) { return one.on == on; }),
+                   arrivals.end());
+}
 
 static std::atomic<long> replays, gemms;
 
@@ -95,6 +123,7 @@ int pd_cuda_open(int ordinal, const struct pd_cuda_library *, struct pd_cuda_run
 
 void pd_cuda_close(struct pd_cuda_runtime *runtime)
 {
+    forget_arrivals(runtime);
     delete runtime->recording;
     delete runtime;
 }
@@ -204,6 +233,24 @@ void pd_cuda_declare(struct pd_cuda_runtime *, const void *const *addresses, int
     pd_simt::declare(addresses, count);
 }
 
+/* Shows what came for this device. */
+static void settle(const struct pd_cuda_runtime *on)
+{
+    std::lock_guard<std::mutex> held(arrivals_lock);
+    std::vector<arrival> others;
+
+    for (arrival &one : arrivals) {
+        if (one.on != on) {
+            others.push_back(std::move(one));
+            continue;
+        }
+        pd_simt::opened open({one.to});
+
+        memcpy(one.to, one.bytes.data(), one.bytes.size());
+    }
+    arrivals.swap(others);
+}
+
 static void move(void *to, const void *from, size_t bytes)
 {
     pd_simt::opened both({to, from});
@@ -223,11 +270,11 @@ int pd_cuda_dmabuf(struct pd_cuda_runtime *, void *, size_t)
 
 /* ---- lanes: a copy arrives as late as it may ------------------------------------------------- */
 
-int pd_cuda_lane_open(struct pd_cuda_runtime *, struct pd_cuda_lane **lane)
+int pd_cuda_lane_open(struct pd_cuda_runtime *runtime, struct pd_cuda_lane **lane)
 {
     int error = pd_simt::fault();
 
-    *lane = error ? nullptr : new pd_cuda_lane;
+    *lane = error ? nullptr : new pd_cuda_lane{runtime, {}, {}};
     return error;
 }
 
@@ -275,9 +322,13 @@ int pd_cuda_drain(struct pd_cuda_runtime *)
     return refuse();
 }
 
-int pd_cuda_fence(struct pd_cuda_runtime *)
+int pd_cuda_fence(struct pd_cuda_runtime *runtime)
 {
-    return refuse();
+    int error = refuse();
+
+    if (!error)
+        settle(runtime);
+    return error;
 }
 
 int pd_cuda_record_begin(struct pd_cuda_runtime *runtime)

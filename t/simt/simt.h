@@ -11,6 +11,7 @@
  *     order               threads run in any: a missing barrier shows on some seed
  *     the device's memory is out of reach but for what a launch's operator declares (memory.h), and
  *                         for copies; past its end always
+ *     what the hand-off writes into memory that is exported is seen by nobody before the fence
  *
  * Built with PD_SIMT_TSAN, its barriers and nothing else are what ThreadSanitizer takes for
  * happens-before: a missing one shows on every seed.

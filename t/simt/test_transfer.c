@@ -221,6 +221,7 @@ static void test_a_block_travels_from_device_to_device(void **state)
     for (size_t i = 0; i < bytes; i++)
         all[i] = (uint8_t)(i * 13 + i / 251);
     assert_true(p.memory.copy(p.memory.copy_context, 0, all, bytes, false));
+    assert_int_equal(pd_fence_remote_writes(p.rig.device), PD_KERNEL_OK);
     assert_true(pd_pool_out(&p.pool, 2, 3));
     for (uint64_t plane = 0; plane < (uint64_t)layout->layers * layout->rank_heads; plane++) {
         uint64_t offset = plane * layout->plane_bytes + 2 * layout->block_bytes;
@@ -229,6 +230,10 @@ static void test_a_block_travels_from_device_to_device(void **state)
         memcpy(d.pool.base + offset, p.pool.base + offset, 3 * layout->block_bytes);
         assert_true(pd_pool_in(&d.pool, offset, 3 * layout->block_bytes));
     }
+    memset(all, 1, bytes);
+    assert_true(d.memory.copy(d.memory.copy_context, 0, all, bytes, true));
+    for (size_t i = 0; i < bytes; i++)
+        assert_int_equal(all[i], 0); /* nothing is seen before the fence */
     assert_int_equal(pd_fence_remote_writes(d.rig.device), PD_KERNEL_OK);
     memset(all, 0, bytes);
     assert_true(d.memory.copy(d.memory.copy_context, 0, all, bytes, true));

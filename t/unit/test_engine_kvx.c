@@ -10,11 +10,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "kernels/backend.h"
 #include "proto/pd.pb-c.h"
 #include "t/unit/engine_lab.h"
 #include "t/unit/kernel_rig.h"
 
-enum { LONG = 24, MANY = 40, LINKS = 64 };
+enum { LONG = 24, MANY = 40, FEW = 8, LINKS = 64 };
 
 /* One worker. */
 struct end {
@@ -203,10 +204,12 @@ static void submit_to_reader(struct lab *lab, const struct pd_placed *placed)
 
 /* ---- the same answers ------------------------------------------------------------------------ */
 
-static void same_answers(const char *transport)
+/* The first `count` requests, on devices of one kind; NULL: the reference. */
+static void same_answers(const char *device, uint64_t count, const char *transport)
 {
     struct lab_options p = lab_defaults(), d = lab_defaults();
 
+    p.model.device = d.model.device = device;
     p.model.max_tokens = 20;
     p.model.kv_blocks = 50; /* blocks are used again and again */
     d.model.max_seqs = d.model.max_tokens = MANY;
@@ -214,9 +217,9 @@ static void same_answers(const char *transport)
     open_pair(&p, &d, transport);
     source.lab.on_placed = submit_to_reader;
     start_pair();
-    for (uint64_t id = 0; id < MANY; id++)
+    for (uint64_t id = 0; id < count; id++)
         submit_to_source(id);
-    for (uint64_t id = 0; id < MANY; id++) {
+    for (uint64_t id = 0; id < count; id++) {
         lab_expect(&source.lab, id, oracle_of(id), 1);
         lab_expect(&reader.lab, id, oracle_of(id), LONG);
         assert_string_equal(reader.lab.answers[id].end.timing.kv.transport, transport);
@@ -229,13 +232,23 @@ static void same_answers(const char *transport)
 static void test_same_answers_over_shm(void **state)
 {
     (void)state;
-    same_answers("shm");
+    same_answers(NULL, MANY, "shm");
 }
 
 static void test_same_answers_over_tcp(void **state)
 {
     (void)state;
-    same_answers("tcp");
+    same_answers(NULL, MANY, "tcp");
+}
+
+/* Over t/simt/, whose device does not show what comes from outside before it is fenced. */
+static void test_same_answers_of_gpus_through_their_stages(void **state)
+{
+    (void)state;
+    if (&pd_backend_cuda == NULL)
+        skip();
+    same_answers("cuda", FEW, "shm");
+    same_answers("cuda", FEW, "tcp");
 }
 
 /* ---- a storm --------------------------------------------------------------------------------- */
@@ -340,9 +353,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_answers_over_shm),
         cmocka_unit_test(test_same_answers_over_tcp),
+        cmocka_unit_test(test_same_answers_of_gpus_through_their_stages),
         cmocka_unit_test(test_storm_over_shm),
         cmocka_unit_test(test_storm_over_tcp),
     };
 
+    if (&pd_backend_cuda != NULL) { /* over the shim: all else runs without it */
+        tiny_head_dim = 32;
+        cmocka_set_test_filter("*gpus*");
+    }
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,8 +12,15 @@
 
 #include "t/unit/kernel_rig.h"
 
-enum { LAYERS = 2, HIDDEN = 32, HEADS = 4, KV_HEADS = 2, HEAD_DIM = 8, FEED_FORWARD = 48 };
-enum { QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM };
+enum { LAYERS = 2, HIDDEN = 32, HEADS = 4, KV_HEADS = 2, FEED_FORWARD = 48 };
+enum { HEAD_DIM_MOST = 32 };
+
+int tiny_head_dim = 8;
+
+static int qkv_columns(void)
+{
+    return (HEADS + 2 * KV_HEADS) * tiny_head_dim;
+}
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
@@ -95,26 +102,26 @@ struct stage {
 static void record_layer(struct pd_model *model, struct pd_graph *g, const struct stage *t,
                          int layer)
 {
-    static const float frequencies[HEAD_DIM / 2] = {1, 0.3f, 0.1f, 0.03f};
+    static const float frequencies[HEAD_DIM_MOST / 2] = {1, 0.3f, 0.1f, 0.03f};
     struct pd_attention_shape shape = {
         .heads = HEADS,
         .kv_heads = KV_HEADS,
-        .head_dim = HEAD_DIM,
-        .rope_dim = HEAD_DIM,
+        .head_dim = tiny_head_dim,
+        .rope_dim = tiny_head_dim,
         .rope_style = PD_ROPE_HALF,
         .inverse_frequency = frequencies,
         .attention_factor = 1,
-        .scale = 1 / sqrtf(HEAD_DIM),
+        .scale = 1 / sqrtf((float)tiny_head_dim),
     };
     struct pd_weight *norm = ones(model);
     uint64_t seed = 10 * ((uint64_t)layer + 1);
 
     pd_op_rmsnorm(g, t->x, norm, 1e-5f, false, t->norm);
-    pd_op_matmul(g, random_weight(model, PD_WEIGHT_ROWS, QKV, HIDDEN, seed), t->norm, NULL,
-                 PD_EPILOGUE_NONE, false, t->qkv);
+    pd_op_matmul(g, random_weight(model, PD_WEIGHT_ROWS, qkv_columns(), HIDDEN, seed), t->norm,
+                 NULL, PD_EPILOGUE_NONE, false, t->qkv);
     pd_op_rope_store(g, t->qkv, &shape, &model->pool, layer);
     pd_op_attention(g, t->qkv, &shape, &model->pool, layer, t->mixed);
-    pd_op_matmul(g, random_weight(model, PD_WEIGHT_ROWS, HIDDEN, HEADS * HEAD_DIM, seed + 1),
+    pd_op_matmul(g, random_weight(model, PD_WEIGHT_ROWS, HIDDEN, HEADS * tiny_head_dim, seed + 1),
                  t->mixed, NULL, PD_EPILOGUE_ADD, false, t->x);
     pd_op_rmsnorm(g, t->x, norm, 1e-5f, false, t->norm);
     pd_op_matmul(g, random_weight(model, PD_WEIGHT_GATE_UP, 2 * FEED_FORWARD, HIDDEN, seed + 2),
@@ -129,8 +136,8 @@ static void record(struct pd_model *model, int tokens, int seqs)
     struct stage t = {
         .x = tensor(model, tokens, HIDDEN),
         .norm = tensor(model, tokens, HIDDEN),
-        .qkv = tensor(model, tokens, QKV),
-        .mixed = tensor(model, tokens, HEADS * HEAD_DIM),
+        .qkv = tensor(model, tokens, qkv_columns()),
+        .mixed = tensor(model, tokens, HEADS * tiny_head_dim),
         .hidden = tensor(model, tokens, FEED_FORWARD),
     };
     struct pd_tensor last = tensor(model, seqs, HIDDEN), normed = tensor(model, seqs, HIDDEN);
@@ -213,7 +220,7 @@ static void make_pool(struct pd_model *model, const struct tiny_options *options
         .layers = LAYERS,
         .kv_heads = KV_HEADS,
         .block_size = options->block_size,
-        .head_dim = HEAD_DIM,
+        .head_dim = tiny_head_dim,
         .blocks = options->kv_blocks,
         .type = PD_F32,
     };
@@ -248,7 +255,7 @@ struct pd_model *tiny_model_create(const struct tiny_options *options)
         .architecture = "tiny",
         .layers = LAYERS,
         .kv_heads = KV_HEADS,
-        .head_dim = HEAD_DIM,
+        .head_dim = tiny_head_dim,
         .vocabulary = TINY_VOCABULARY,
         .context = options->max_model_len,
         .eos = {options->eos ? options->eos : TINY_EOS},

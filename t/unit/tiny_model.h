@@ -33,6 +33,9 @@ struct pd_model {
     struct pd_tokenizer *tokenizer;
 };
 
+/* The width of every head from here on, up to 32: 8, until a test says 32 for a device that takes no less. */
+extern int tiny_head_dim;
+
 /* Fails the running test if anything goes wrong. */
 struct pd_model *tiny_model_create(const struct tiny_options *options);
 void tiny_model_destroy(struct pd_model *model);
