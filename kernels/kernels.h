@@ -193,6 +193,18 @@ struct pd_export {
      * the order of launches: the caller knows that the bytes are final, or nobody's. Any one thread at a
      * time. False: the device is lost. */
     bool (*copy)(void *copy_context, uint64_t offset, void *host, size_t bytes, bool out);
+
+    /* Between processes of one host, without the host's memory: one lends the other the handle of its
+     * buffer. -1: this device has none to lend. The buffer's own: not to be closed. */
+    int handle;
+    /* Maps all `bytes` of another process's buffer by its handle, which stays the caller's; NULL: not on
+     * this device, and nothing is lost. Read through `read` until `forget`. */
+    void *(*import)(void *copy_context, int handle, size_t bytes);
+    void (*forget)(void *copy_context, void *imported, size_t bytes);
+    /* Begins to copy from there into this buffer, under the rules of `copy`; `settle` waits for all that
+     * has begun. False: the device is lost. */
+    bool (*read)(void *copy_context, uint64_t offset, const void *from, size_t bytes);
+    bool (*settle)(void *copy_context);
 };
 
 /* PD_BUFFER_KV only. */

@@ -30,7 +30,7 @@ static const char *const load_formats[] = {"auto", "dummy", NULL};
 static const char *const devices[] = {"cpu", "cuda", "reference", NULL};
 static const char *const isas[] = {"auto", "baseline", "avx2", "avx512", "vnni", "amx", NULL};
 static const char *const precisions[] = {"f32", "int12", NULL};
-static const char *const transports[] = {"auto", "shm", "rdma", "tcp", NULL};
+static const char *const transports[] = {"auto", "gpu", "shm", "rdma", "tcp", NULL};
 static const char *const levels[] = {"debug", "info", "warn", "error", NULL};
 
 struct flag {

@@ -63,7 +63,7 @@ struct pd_options {
     const char *cuda_enable;    /* pd_device_options.cuda_enable */
     const char *cuda_libraries; /* pd_device_options.cuda_libraries */
 
-    const char *kv_transport; /* "auto", "shm", "rdma", "tcp" */
+    const char *kv_transport; /* "auto", "gpu", "shm", "rdma", "tcp" */
     const char *kv_bind, *kv_device;
     int64_t kv_qps;
     bool kv_busy_poll, kv_checksum, kv_tls;

@@ -109,6 +109,7 @@ static void cuda_close(struct pd_device *device)
     struct pd_cuda *cuda = pd_cuda_of(device);
 
     if (cuda->runtime != NULL) {
+        pd_cuda_lane_close(cuda->between);
         pd_cuda_transfer_close(cuda->outside);
         pd_cuda_transfer_close(cuda->in);
         pd_cuda_free(cuda->runtime, cuda->step.last);
@@ -279,51 +280,6 @@ static void cuda_buffer_release(struct pd_buffer *buffer)
         pd_cuda_free_pinned(cuda->runtime, buffer->address);
     else
         pd_cuda_free(cuda->runtime, buffer->address);
-}
-
-/* The hand-off's copies, beside the stream: it knows that these bytes are final, or nobody's. */
-static bool copy_outside(void *context, uint64_t offset, void *host, size_t bytes, bool out)
-{
-    struct pd_buffer *buffer = context;
-    struct pd_cuda *cuda = pd_cuda_of(buffer->object.device);
-    char *address = (char *)buffer->address + offset, what[96];
-    int error;
-
-    if (cuda->lost)
-        return false;
-    if (out)
-        error = pd_cuda_transfer_out(cuda->outside, host, address, bytes);
-    else if ((error = pd_cuda_transfer_in(cuda->outside, address, host, bytes)) == 0)
-        error = pd_cuda_transfer_settle(cuda->outside);
-    if (error == 0)
-        return true;
-    snprintf(what, sizeof(what), "copying %zu bytes of the KV pool %s at %llu", bytes,
-             out ? "out" : "in", (unsigned long long)offset);
-    pd_cuda_fail(cuda, what, error);
-    return false;
-}
-
-static int cuda_buffer_export(struct pd_buffer *buffer, struct pd_export *out)
-{
-    struct pd_cuda *cuda = pd_cuda_of(buffer->object.device);
-    int error = 0;
-
-    if (cuda->outside == NULL)
-        error = pd_cuda_transfer_open(cuda->runtime, PD_CUDA_OUTSIDE_PIECES, PD_CUDA_PIECE_BYTES,
-                                      &cuda->outside);
-    if (error != 0)
-        return pd_device_fail(&cuda->device, PD_KERNEL_NO_MEMORY,
-                              "no pinned memory to copy the KV pool of GPU %d through: %s",
-                              cuda->device.options.ordinal, pd_cuda_error_text(error));
-    *out = (struct pd_export){
-        .kind = PD_EXPORT_DEVICE,
-        .fd = pd_cuda_dmabuf(cuda->runtime, buffer->address, buffer->bytes),
-        .size = buffer->bytes,
-        .address = (uint64_t)(uintptr_t)buffer->address,
-        .copy_context = buffer,
-        .copy = copy_outside,
-    };
-    return PD_KERNEL_OK;
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
@@ -504,7 +460,7 @@ const struct pd_backend pd_backend_cuda = {
     .describe = cuda_describe,
     .buffer_allocate = cuda_buffer_allocate,
     .buffer_release = cuda_buffer_release,
-    .buffer_export = cuda_buffer_export,
+    .buffer_export = pd_cuda_buffer_export,
     .weight_create = pd_cuda_weight_create,
     .weight_release = pd_cuda_weight_release,
     .graph_prepare = pd_cuda_graph_prepare,

@@ -4,6 +4,7 @@
  *     weight.c    matrices on their way to the device
  *     meet.c      the ranks of a group: their pilots, and the memory that they meet in
  *     transfer.c  pieces of pinned memory between host and device
+ *     export.c    the KV pool as the hand-off reaches it
  *     plan.c      one operator after the other becomes launches
  *     replay.c    whole steps as recordings
  */
@@ -31,6 +32,7 @@ struct pd_cuda {
     uint64_t *progress;               /* pinned */
     struct pd_cuda_transfer *in;      /* what weights come through */
     struct pd_cuda_transfer *outside; /* what the hand-off copies through; NULL before an export */
+    struct pd_cuda_lane *between;     /* its copies out of other processes' memory; likewise */
     struct pd_cuda_pilot *pilot;      /* of a rank of a group: who enqueues; or NULL */
     struct pd_cuda_meeting meeting;   /* of a rank: where it meets the others */
     unsigned paths;                   /* which are on (paths.h) */
@@ -66,6 +68,10 @@ int pd_cuda_fail(struct pd_cuda *cuda, const char *what, int error);
 
 /* Enqueues a step. */
 int pd_cuda_launch(struct pd_cuda *cuda, struct pd_graph *graph, struct pd_step *step);
+
+/* ---- export.c -------------------------------------------------------------------------------- */
+
+int pd_cuda_buffer_export(struct pd_buffer *buffer, struct pd_export *out);
 
 /* ---- meet.c ---------------------------------------------------------------------------------- */
 

@@ -22,6 +22,7 @@ struct driver {
     decltype(&cuMemUnmap) unmap;
     decltype(&cuMemSetAccess) set_access;
     decltype(&cuMemExportToShareableHandle) export_handle;
+    decltype(&cuMemImportFromShareableHandle) import_handle;
 };
 
 /* As it was in version `since` of CUDA. */
@@ -45,7 +46,8 @@ static int find_driver(struct driver *driver)
     error = error ? error : find("cuMemMap", &driver->map);
     error = error ? error : find("cuMemUnmap", &driver->unmap);
     error = error ? error : find("cuMemSetAccess", &driver->set_access);
-    return error ? error : find("cuMemExportToShareableHandle", &driver->export_handle);
+    error = error ? error : find("cuMemExportToShareableHandle", &driver->export_handle);
+    return error ? error : find("cuMemImportFromShareableHandle", &driver->import_handle);
 }
 
 /* ---- open and close -------------------------------------------------------------------------- */
@@ -213,26 +215,49 @@ static CUmemAllocationProp shared_properties(const struct pd_cuda_runtime *runti
     return properties;
 }
 
+/* At an address of its own, for one GPU. */
+static int map_handle(const struct driver *driver, CUmemGenericAllocationHandle handle,
+                      CUmemLocation location, CUmemAccess_flags allowed, size_t bytes,
+                      CUdeviceptr *address)
+{
+    CUmemAccessDesc access = {};
+    int error = driver->reserve(address, bytes, 0, 0, 0);
+
+    if (error != 0)
+        return error;
+    access.location = location;
+    access.flags = allowed;
+    error = driver->map(*address, bytes, 0, handle, 0);
+    if (error == 0 && (error = driver->set_access(*address, bytes, &access, 1)) != 0)
+        driver->unmap(*address, bytes);
+    if (error != 0)
+        driver->unreserve(*address, bytes);
+    return error;
+}
+
+static void unmap(const void *memory, size_t bytes)
+{
+    struct driver driver;
+
+    if (find_driver(&driver) == 0) {
+        driver.unmap((CUdeviceptr)memory, bytes);
+        driver.unreserve((CUdeviceptr)memory, bytes);
+    }
+}
+
 /* One reservation, one handle: what a network card registers and another process maps. */
 static int create_shared(const struct driver *driver, const CUmemAllocationProp *properties,
                          size_t bytes, CUdeviceptr *address, int *fd)
 {
     CUmemGenericAllocationHandle handle;
-    CUmemAccessDesc access = {};
     int error = driver->create(&handle, bytes, properties, 0);
 
     if (error != 0)
         return error;
-    access.location = properties->location;
-    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     error = driver->export_handle(fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-    if (error == 0 && (error = driver->reserve(address, bytes, 0, 0, 0)) == 0) {
-        error = driver->map(*address, bytes, 0, handle, 0);
-        if (error == 0 && (error = driver->set_access(*address, bytes, &access, 1)) != 0)
-            driver->unmap(*address, bytes);
-        if (error != 0)
-            driver->unreserve(*address, bytes);
-    }
+    if (error == 0)
+        error = map_handle(driver, handle, properties->location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+                           bytes, address);
     driver->release(handle); /* the mapping and the descriptor hold it */
     if (error != 0 && *fd >= 0) {
         close(*fd);
@@ -266,13 +291,35 @@ int pd_cuda_allocate_shared(struct pd_cuda_runtime *runtime, size_t *bytes, void
 
 void pd_cuda_free_shared(struct pd_cuda_runtime *, void *memory, size_t bytes, int fd)
 {
-    struct driver driver;
-
-    if (find_driver(&driver) == 0) {
-        driver.unmap((CUdeviceptr)memory, bytes);
-        driver.unreserve((CUdeviceptr)memory, bytes);
-    }
+    unmap(memory, bytes);
     close(fd);
+}
+
+/* The driver takes the descriptor as a pointer, and a reference of its own. */
+int pd_cuda_import(struct pd_cuda_runtime *runtime, int fd, size_t bytes, void **memory)
+{
+    CUmemLocation location = shared_properties(runtime).location;
+    CUmemGenericAllocationHandle handle;
+    struct driver driver;
+    CUdeviceptr address = 0;
+    int error = cudaSetDevice(runtime->ordinal);
+
+    error = error ? error : find_driver(&driver);
+    if (error == 0)
+        error = driver.import_handle(&handle, (void *)(intptr_t)fd,
+                                     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    if (error != 0)
+        return error;
+    error =
+        map_handle(&driver, handle, location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE, bytes, &address);
+    driver.release(handle); /* the mapping holds it */
+    *memory = (void *)address;
+    return error;
+}
+
+void pd_cuda_forget(struct pd_cuda_runtime *, void *memory, size_t bytes)
+{
+    unmap(memory, bytes);
 }
 
 void pd_cuda_declare(struct pd_cuda_runtime *, const void *const *, int)

@@ -67,6 +67,11 @@ void pd_cuda_free_pinned(struct pd_cuda_runtime *runtime, void *memory);
 int pd_cuda_allocate_shared(struct pd_cuda_runtime *runtime, size_t *bytes, void **memory, int *fd);
 void pd_cuda_free_shared(struct pd_cuda_runtime *runtime, void *memory, size_t bytes, int fd);
 
+/* Maps memory that another process has from pd_cuda_allocate_shared, `bytes` as it was rounded there, to be
+ * copied from; the descriptor stays the caller's. Any thread. */
+int pd_cuda_import(struct pd_cuda_runtime *runtime, int fd, size_t bytes, void **memory);
+void pd_cuda_forget(struct pd_cuda_runtime *runtime, void *memory, size_t bytes);
+
 /* A new descriptor of shared memory for network cards (dmabuf), the caller's to close; -1: the driver
  * gives none. */
 int pd_cuda_dmabuf(struct pd_cuda_runtime *runtime, void *memory, size_t bytes);

@@ -480,7 +480,7 @@ static int create_simshm(const struct pd_transport_options *options, struct pd_t
 }
 
 const struct pd_transport_maker pd_transport_makers[] = {
-    {"simshm", true, false, create_simshm},
-    {"sim", false, false, create_sim},
-    {NULL, false, false, NULL},
+    {"simshm", true, false, false, create_simshm},
+    {"sim", false, false, false, create_sim},
+    {NULL, false, false, false, NULL},
 };

@@ -22,7 +22,7 @@ struct region {
     size_t mapped; /* bytes of the pages, without the guard */
     int users;     /* launches and copies that have it open */
     bool pinned;
-    bool shared; /* other processes may map it */
+    bool shared; /* lent to other processes */
 };
 
 static std::mutex lock;
@@ -104,7 +104,7 @@ void *allocate(size_t bytes, bool pinned)
     return keep(pages, mapped, mapped - rounded, bytes, pinned, false);
 }
 
-void *allocate_file(size_t bytes, int fd)
+void *allocate_file(size_t bytes, int fd, bool own)
 {
     size_t mapped = (bytes + PAGE - 1) / PAGE * PAGE;
     char *pages = reserve(mapped);
@@ -115,7 +115,7 @@ void *allocate_file(size_t bytes, int fd)
         munmap(pages, mapped + PAGE);
         return nullptr;
     }
-    return keep(pages, mapped, 0, bytes, false, true);
+    return keep(pages, mapped, 0, bytes, false, own);
 }
 
 bool is_shared(const void *address)

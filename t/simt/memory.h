@@ -18,10 +18,10 @@ namespace pd_simt
 /* Zeroed, at a multiple of 16, the guard page at most 15 bytes behind the last; null: there is none. */
 void *allocate(size_t bytes, bool pinned);
 
-/* A mapping of the file, from the start of a page on. */
-void *allocate_file(size_t bytes, int fd);
+/* A mapping of the file, from the start of a page on; `own`: of this process, which lends it to others. */
+void *allocate_file(size_t bytes, int fd, bool own);
 
-/* Whether the address lies in such a mapping: other processes may have it too. */
+/* Whether the address lies in such a mapping of this process's own. */
 bool is_shared(const void *address);
 
 /* Null is nothing. */

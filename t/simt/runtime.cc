@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "kernels/cuda/pd_simt.cuh"
@@ -19,7 +20,12 @@
 
 enum { GPUS = 8 };
 static const uint64_t MEMORY = (uint64_t)1 << 32;
-enum { OUT_OF_MEMORY = 2, ILLEGAL_ADDRESS = 700, NOT_WHILE_RECORDING = 900 }; /* as CUDA has them */
+enum {
+    INVALID_VALUE = 1,
+    OUT_OF_MEMORY = 2,
+    ILLEGAL_ADDRESS = 700,
+    NOT_WHILE_RECORDING = 900
+}; /* as CUDA has them */
 
 struct pd_cuda_recording {
     pd_simt::recording work;
@@ -211,7 +217,7 @@ int pd_cuda_allocate_shared(struct pd_cuda_runtime *, size_t *bytes, void **memo
         return error;
     *fd = memfd_create("simt-kv", MFD_CLOEXEC);
     if (*fd >= 0 && ftruncate(*fd, (off_t)*bytes) == 0) {
-        *memory = pd_simt::allocate_file(*bytes, *fd);
+        *memory = pd_simt::allocate_file(*bytes, *fd, true);
         if (*memory)
             return 0;
     }
@@ -226,6 +232,25 @@ void pd_cuda_free_shared(struct pd_cuda_runtime *, void *memory, size_t, int fd)
 {
     pd_simt::release(memory);
     close(fd);
+}
+
+/* As the driver: another process's descriptor, of all of its memory. */
+int pd_cuda_import(struct pd_cuda_runtime *, int fd, size_t bytes, void **memory)
+{
+    struct stat status;
+    int error = refuse();
+
+    *memory = nullptr;
+    if (!error && (fstat(fd, &status) != 0 || (uint64_t)status.st_size != bytes))
+        error = INVALID_VALUE;
+    if (!error && !(*memory = pd_simt::allocate_file(bytes, fd, false)))
+        error = OUT_OF_MEMORY;
+    return error;
+}
+
+void pd_cuda_forget(struct pd_cuda_runtime *, void *memory, size_t)
+{
+    pd_simt::release(memory);
 }
 
 void pd_cuda_declare(struct pd_cuda_runtime *, const void *const *addresses, int count)

@@ -19,7 +19,7 @@
 const struct kvx_shape kvx_small = {2, 2, 8, 4, 64};
 const struct kvx_shape kvx_large = {4, 2, 16, 64, 384};
 
-bool kvx_unsealed, kvx_without_words, kvx_under_tls, kvx_on_device;
+bool kvx_unsealed, kvx_without_words, kvx_under_tls, kvx_on_device, kvx_lends_nothing;
 int kvx_ranks = 1;
 
 enum { JUNK = 0xee, PATIENCE_S = 20 };
@@ -343,6 +343,33 @@ static bool device_copy(void *context, uint64_t offset, void *host, size_t bytes
     return true;
 }
 
+/* Handles are the very files; a mapping of one is what the device has of it. */
+static void *device_import(void *context, int handle, size_t bytes)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ, MAP_SHARED, handle, 0);
+
+    (void)context;
+    return memory == MAP_FAILED || kvx_lends_nothing ? NULL : memory;
+}
+
+static void device_forget(void *context, void *imported, size_t bytes)
+{
+    (void)context;
+    munmap(imported, bytes);
+}
+
+static bool device_read(void *context, uint64_t offset, const void *from, size_t bytes)
+{
+    memcpy((uint8_t *)context + offset, from, bytes);
+    return true;
+}
+
+static bool device_settle(void *context)
+{
+    (void)context;
+    return true;
+}
+
 static void make_pool(struct kvx_worker *worker)
 {
     const struct pd_layout *layout = &worker->layout;
@@ -369,7 +396,12 @@ static void make_pool(struct kvx_worker *worker)
                                .fd = -1,
                                .size = size,
                                .copy_context = worker->device.base + r * size,
-                               .copy = device_copy};
+                               .copy = device_copy,
+                               .handle = worker->fds[r],
+                               .import = device_import,
+                               .forget = device_forget,
+                               .read = device_read,
+                               .settle = device_settle};
 }
 
 static void set_callbacks(struct kvx_worker *worker)

@@ -95,6 +95,7 @@ extern bool kvx_under_tls;
 /* Set while a worker is started: its pool is in the memory of a device, which only copies reach; `pool` is
  * that memory. */
 extern bool kvx_on_device;
+extern bool kvx_lends_nothing; /* devices map nothing of other processes' */
 
 void kvx_net_init(struct kvx_net *net);
 void kvx_net_free(struct kvx_net *net);

@@ -251,6 +251,14 @@ static void test_same_answers_of_gpus_through_their_stages(void **state)
     same_answers("cuda", FEW, "tcp");
 }
 
+static void test_same_answers_of_gpus_that_read_each_other(void **state)
+{
+    (void)state;
+    if (&pd_backend_cuda == NULL)
+        skip();
+    same_answers("cuda", FEW, "gpu");
+}
+
 /* ---- a storm --------------------------------------------------------------------------------- */
 
 /* What becomes of a request is drawn from its id: which side is cancelled, and when. */
@@ -354,6 +362,7 @@ int main(void)
         cmocka_unit_test(test_same_answers_over_shm),
         cmocka_unit_test(test_same_answers_over_tcp),
         cmocka_unit_test(test_same_answers_of_gpus_through_their_stages),
+        cmocka_unit_test(test_same_answers_of_gpus_that_read_each_other),
         cmocka_unit_test(test_storm_over_shm),
         cmocka_unit_test(test_storm_over_tcp),
     };

@@ -283,6 +283,85 @@ static void auto_takes_tcp_where_memory_cannot_be_shared(void **state)
     expect_transport(&pair, "tcp", "no shm: the pool's memory has no room for generation words");
 }
 
+/* Two pools on devices: past the host's memory where the reader's device can map what the source's lends;
+ * else through their stages, and the link says why. */
+static void auto_takes_what_devices_lend(void **state)
+{
+    struct pair pair;
+
+    (void)state;
+    kvx_on_device = true;
+    open_pair(&pair, "auto");
+    expect_transport(&pair, "gpu", "");
+    kvx_lends_nothing = true;
+    open_pair(&pair, "auto");
+    expect_transport(&pair, "shm", "no gpu: this device cannot map the source's memory");
+    kvx_lends_nothing = false;
+    open_pair(&pair, "auto");
+    kvx_free(pair.source);
+    kvx_on_device = false;
+    pair.source = kvx_start(&pair.net, "p0", "auto", &kvx_small, set_silence);
+    expect_transport(&pair, "shm", "no gpu: the source does not offer it");
+}
+
+enum loan_lie { LENT_NOTHING, LENT_TOO_LITTLE, LENT_TOO_MUCH, LENT_SHORT, LOAN_LIES };
+
+/* In the source's place: the stage is right, and what is said to be lent is not. */
+static void lend(int to, enum loan_lie lie, size_t size)
+{
+    uint64_t record[2] = {0, lie == LENT_TOO_LITTLE ? 8
+                             : lie == LENT_TOO_MUCH ? UINT64_C(1) << 60
+                                                    : size};
+    union {
+        char bytes[CMSG_SPACE(2 * sizeof(int))];
+        struct cmsghdr align;
+    } control = {0};
+    struct iovec piece = {record, lie == LENT_SHORT ? 8 : sizeof(record)};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_control = control.bytes};
+    size_t count = lie == LENT_NOTHING ? 1 : 2;
+    int fds[2] = {memory(size, true), memory(size, true)};
+    struct cmsghdr *rights;
+
+    memcpy(record, "pdkvgpu1", 8);
+    message.msg_controllen = CMSG_SPACE(count * sizeof(int));
+    rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(count * sizeof(int));
+    memcpy(CMSG_DATA(rights), fds, count * sizeof(int));
+    assert_int_equal(sendmsg(to, &message, MSG_NOSIGNAL), piece.iov_len);
+    close(fds[0]);
+    close(fds[1]);
+}
+
+static void loans_that_are_none_are_refused(void **state)
+{
+    static const char *const why[LOAN_LIES] = {
+        [LENT_NOTHING] = "what is not its mapping",
+        [LENT_TOO_LITTLE] = "lent less, or far more, than its pool",
+        [LENT_TOO_MUCH] = "lent less, or far more, than its pool",
+        [LENT_SHORT] = "what is not its mapping",
+    };
+
+    (void)state;
+    kvx_on_device = true;
+    for (enum loan_lie lie = LENT_NOTHING; lie < LOAN_LIES; lie++) {
+        int listener = listen_shm(own_name("lender")), reader;
+        struct pair pair;
+
+        open_pair(&pair, "gpu");
+        pair.tapped.other_address = own_name("lender");
+        fetch(&pair, 1);
+        reader = accept(listener, NULL, NULL);
+        lend(reader, lie, pair.source->layout.total);
+        assert_non_null(strstr(kvx_expect(pair.reader, KVX_CLOSED, 1).why, why[lie]));
+        close(reader);
+        close(listener);
+        kvx_net_free(&pair.net);
+    }
+    kvx_on_device = false;
+}
+
 /* The source's shm door is not where its hello says: the second hello, over tcp, is left as it is. */
 static bool mislead(void *context, bool to_source, uint8_t **bytes, size_t *length)
 {
@@ -406,6 +485,8 @@ int main(void)
         cmocka_unit_test(reused_blocks_are_not_trusted),
         cmocka_unit_test(auto_takes_shared_memory_on_one_host),
         cmocka_unit_test(auto_takes_tcp_where_memory_cannot_be_shared),
+        cmocka_unit_test(auto_takes_what_devices_lend),
+        cmocka_unit_test(loans_that_are_none_are_refused),
         cmocka_unit_test(auto_goes_on_where_shared_memory_leads_nowhere),
         cmocka_unit_test(wildcard_address_only_reads),
         cmocka_unit_test(no_transport_in_common_is_refused),

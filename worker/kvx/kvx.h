@@ -107,7 +107,7 @@ struct pd_kvx_options {
     int ranks, kv_heads;    /* of the device; of the model. 0: 1, and as many as the ranks have */
     struct pd_export
         memory[PD_RANKS_MAX]; /* of each rank; fds stay the caller's; kvx maps them itself */
-    const char *transport;    /* "auto", "shm", "rdma", "tcp" */
+    const char *transport;    /* "auto", "gpu", "shm", "rdma", "tcp" */
     const char *bind_host; /* tcp, rdma: where peers connect to; NULL or a wildcard: only reads */
     const char *device;    /* rdma: use only this one; NULL or empty: any */
     uint32_t queue_pairs;  /* rdma: of one link, at most 16; 0: 2 */

@@ -564,6 +564,8 @@ static int add_transports(struct pd_kvx *kvx, const struct pd_kvx_options *optio
          maker->name && kvx->transport_count < PD_TRANSPORTS_MAX; maker++) {
         int status = PD_OK;
 
+        if (automatic && maker->devices_only && !pd_pool_on_device(&kvx->pool))
+            continue;
         if (automatic || strcmp(wanted, maker->name) == 0)
             status = add_transport(kvx, maker, automatic, options, error);
         if (status != PD_OK)
@@ -571,7 +573,8 @@ static int add_transports(struct pd_kvx *kvx, const struct pd_kvx_options *optio
     }
     if (kvx->transport_count == 0)
         return pd_fail(error, PD_INVALID,
-                       "KV transport '%s' is not known: choose auto, shm, rdma or tcp", wanted);
+                       "KV transport '%s' is not known: choose auto, gpu, shm, rdma or tcp",
+                       wanted);
     return PD_OK;
 }
 

@@ -1,11 +1,14 @@
-/* The shared-memory transport: the reader maps the source's pool read-only and copies; no byte
- * passes a socket.
+/* The two transports within a host: the reader maps the source's pool and copies; no byte passes a socket.
+ * "shm" maps memory of the host, read-only: a pool, or a pool's stage. "gpu" maps what devices have lent,
+ * and copies from device to device (lent.h).
  *
  * A seqpacket connection on an abstract unix socket carries the mapping once and is then the link's
  * data connection: its end is the link's end (9).
  *
  *     reader ▶ source   "pdkvshm1", u64 link key
  *     reader ◀ source   "pdkvmap1", and the pool's descriptors, one of each rank (SCM_RIGHTS)
+ *                 gpu:  "pdkvgpu1", u64 bytes of each rank's memory; descriptors of the stages, in which
+ *                       the generation words are, then those that the devices lend
  *
  * The source cannot take a mapping back, so withdraw fences nothing: a reader that was stopped may
  * still be copying when the blocks are used again. Hence the generation words (15), and hence a
@@ -23,11 +26,13 @@
 #include <unistd.h>
 
 #include "worker/kvx/copy.h"
+#include "worker/kvx/lent.h"
 #include "worker/kvx/list.h"
 #include "worker/kvx/transport.h"
 
 #define HELLO   "pdkvshm1"
 #define MAPPING "pdkvmap1"
+#define LENT    "pdkvgpu1"
 
 enum {
     MAGIC = 8,
@@ -40,6 +45,7 @@ enum {
 
 struct shm {
     struct pd_transport base;
+    bool devices; /* "gpu" */
     struct pd_watch listener;
     char name[32]; /* in the abstract namespace, without the leading zero */
     uint64_t handshake_ns, now;
@@ -51,6 +57,12 @@ struct shm {
 struct hello {
     char magic[MAGIC];
     uint64_t key;
+};
+
+/* What the source answers. */
+struct mapping {
+    char magic[MAGIC];
+    uint64_t bytes[PD_RANKS_MAX]; /* gpu */
 };
 
 struct source_end {
@@ -72,7 +84,8 @@ struct reader_end {
     struct pd_reader_end base;
     struct pd_watch watch;
     struct pd_layout source;
-    struct pd_mapped map;
+    struct pd_mapped map; /* gpu: of the stages, for the words */
+    struct pd_lent lent;  /* gpu */
     const _Atomic uint64_t *words;
     const struct pd_read *reads[WINDOW];
     size_t waiting;
@@ -111,26 +124,41 @@ static struct source_end *end_by_key(struct shm *shm, uint64_t key)
     return found;
 }
 
+/* A record's length of a source with so many ranks. */
+static size_t mapping_bytes(const struct shm *shm, uint32_t ranks)
+{
+    return MAGIC + (shm->devices ? ranks * sizeof(uint64_t) : 0);
+}
+
 static bool send_mapping(struct connection *connection)
 {
-    const struct pd_pool *pool = connection->shm->base.pool;
-    struct iovec piece = {(void *)(uintptr_t)MAPPING, MAGIC};
-    size_t descriptors = pool->layout.ranks * sizeof(int);
+    const struct shm *shm = connection->shm;
+    const struct pd_pool *pool = shm->base.pool;
+    uint32_t ranks = pool->layout.ranks, count = shm->devices ? 2 * ranks : ranks;
+    struct mapping mapping;
+    struct iovec piece = {&mapping, mapping_bytes(shm, ranks)};
+    int fds[2 * PD_RANKS_MAX];
     union {
-        char bytes[CMSG_SPACE(PD_RANKS_MAX * sizeof(int))];
+        char bytes[CMSG_SPACE(2 * PD_RANKS_MAX * sizeof(int))];
         struct cmsghdr align;
     } control = {0};
     struct msghdr message = {.msg_iov = &piece,
                              .msg_iovlen = 1,
                              .msg_control = control.bytes,
-                             .msg_controllen = CMSG_SPACE(descriptors)};
+                             .msg_controllen = CMSG_SPACE(count * sizeof(int))};
     struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
 
+    memcpy(mapping.magic, shm->devices ? LENT : MAPPING, MAGIC);
+    for (uint32_t r = 0; r < ranks; r++) {
+        fds[r] = pool->readers_fd[r];
+        fds[ranks + r] = pool->device[r].handle;
+        mapping.bytes[r] = pool->device[r].size;
+    }
     rights->cmsg_level = SOL_SOCKET;
     rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(descriptors);
-    memcpy(CMSG_DATA(rights), pool->readers_fd, descriptors);
-    return sendmsg(connection->watch.fd, &message, MSG_NOSIGNAL) == MAGIC;
+    rights->cmsg_len = CMSG_LEN(count * sizeof(int));
+    memcpy(CMSG_DATA(rights), fds, count * sizeof(int));
+    return sendmsg(connection->watch.fd, &message, MSG_NOSIGNAL) == (ssize_t)piece.iov_len;
 }
 
 /* A stranger with the key of a link that nobody has come for yet gets the mapping. */
@@ -291,13 +319,31 @@ static const char *map_pool(struct reader_end *end, const int *fds)
     return NULL;
 }
 
+/* NULL, or why what came is not what is wanted. */
+static const char *take_mapping(struct reader_end *end, const struct mapping *mapping, ssize_t got,
+                                const int *fds, uint32_t came)
+{
+    const struct shm *shm = (const struct shm *)end->base.transport;
+    uint32_t ranks = end->source.ranks;
+    const char *why;
+
+    if (end->map.base || got != (ssize_t)mapping_bytes(shm, ranks) ||
+        memcmp(mapping->magic, shm->devices ? LENT : MAPPING, MAGIC) != 0 ||
+        came != (shm->devices ? 2 * ranks : ranks))
+        return "the source sent what is not its mapping";
+    why = map_pool(end, fds);
+    if (!why && shm->devices)
+        why = pd_lent_open(&end->lent, shm->base.pool, &end->source, fds + ranks, mapping->bytes);
+    return why;
+}
+
 /* The mapping has come, or the connection has ended. */
 static void on_source(struct pd_watch *watch, uint32_t events)
 {
     struct reader_end *end = PD_OWNER(watch, struct reader_end, watch);
     const struct pd_transport_events *raise = &end->base.transport->events;
-    char magic[MAGIC];
-    struct iovec piece = {magic, sizeof(magic)};
+    struct mapping mapping;
+    struct iovec piece = {&mapping, sizeof(mapping)};
     union {
         char bytes[CMSG_SPACE(2 * PD_RANKS_MAX * sizeof(int))];
         struct cmsghdr align;
@@ -308,21 +354,16 @@ static void on_source(struct pd_watch *watch, uint32_t events)
                              .msg_controllen = sizeof(control.bytes)};
     ssize_t got = recvmsg(watch->fd, &message, MSG_CMSG_CLOEXEC);
     const char *why = "the source closed its data connection";
-    int fds[PD_RANKS_MAX];
+    int fds[2 * PD_RANKS_MAX];
     uint32_t came;
 
     (void)events;
     if (got < 0 && (errno == EAGAIN || errno == EINTR))
         return;
-    came = got >= 0 ? take_descriptors(&message, fds, PD_RANKS_MAX) : 0;
-    if (came > 0) {
-        if (end->map.base || got != MAGIC || memcmp(magic, MAPPING, MAGIC) != 0 ||
-            came != end->source.ranks)
-            why = "the source sent what is not its mapping";
-        else
-            why = map_pool(end, fds);
-    }
-    for (uint32_t i = 0; i < came && i < PD_RANKS_MAX; i++)
+    came = got >= 0 ? take_descriptors(&message, fds, 2 * PD_RANKS_MAX) : 0;
+    if (came > 0)
+        why = take_mapping(end, &mapping, got, fds, came);
+    for (uint32_t i = 0; i < came && i < 2 * PD_RANKS_MAX; i++)
         close(fds[i]);
     if (why)
         raise->reader_lost(raise->context, end->base.link, why);
@@ -432,7 +473,13 @@ static bool work(struct pd_transport *transport)
         return false;
     end = PD_OWNER(shm->busy.next, struct reader_end, in_busy);
     read = end->reads[0];
-    copy(end, read);
+    if (!shm->devices) {
+        copy(end, read);
+    } else if (!pd_lent_read(&end->lent, read)) {
+        transport->events.reader_lost(transport->events.context, end->base.link,
+                                      "the KV pool's device is lost");
+        return !pd_list_empty(&shm->busy);
+    }
     end->waiting--;
     memmove(end->reads, end->reads + 1, end->waiting * sizeof(*end->reads));
     pd_list_remove(&end->in_busy);
@@ -455,6 +502,7 @@ static void disconnect(struct pd_reader_end *base)
     pd_loop_remove(base->transport->loop, &end->watch);
     close(fd);
     pd_list_remove(&end->in_busy);
+    pd_lent_close(&end->lent);
     pd_mapped_close(&end->map);
     free(end);
 }
@@ -498,30 +546,24 @@ static int listen_abstract(struct shm *shm, struct pd_error *error)
     return PD_OK;
 }
 
-static const struct pd_transport_kind kind = {
-    .name = "shm",
-    .window = WINDOW,
-    .words = true,
-    .serve = serve,
-    .withdraw = withdraw,
-    .connect = connect_source,
-    .read = read_pool,
-    .word = word,
-    .disconnect = disconnect,
-    .work = work,
-    .tick = tick,
-    .destroy = destroy,
-};
+#define WITHIN_A_HOST                                                                              \
+    .window = WINDOW, .words = true, .serve = serve, .withdraw = withdraw,                         \
+    .connect = connect_source, .read = read_pool, .word = word, .disconnect = disconnect,          \
+    .work = work, .tick = tick, .destroy = destroy
 
-int pd_shm_create(const struct pd_transport_options *options, struct pd_transport **transport,
-                  struct pd_error *error)
+static const struct pd_transport_kind kind = {.name = "shm", WITHIN_A_HOST};
+static const struct pd_transport_kind device_kind = {.name = "gpu", WITHIN_A_HOST};
+
+static int create(bool devices, const struct pd_transport_options *options,
+                  struct pd_transport **transport, struct pd_error *error)
 {
     struct shm *shm = calloc(1, sizeof(*shm));
     int status;
 
     if (!shm)
         return pd_fail(error, PD_NO_MEMORY, "shm: no memory");
-    shm->base.kind = &kind;
+    shm->devices = shm->base.direct = devices;
+    shm->base.kind = devices ? &device_kind : &kind;
     shm->base.loop = options->loop;
     shm->base.pool = options->pool;
     shm->base.events = options->events;
@@ -540,4 +582,21 @@ int pd_shm_create(const struct pd_transport_options *options, struct pd_transpor
     }
     *transport = &shm->base;
     return PD_OK;
+}
+
+int pd_shm_create(const struct pd_transport_options *options, struct pd_transport **transport,
+                  struct pd_error *error)
+{
+    return create(false, options, transport, error);
+}
+
+int pd_gpu_create(const struct pd_transport_options *options, struct pd_transport **transport,
+                  struct pd_error *error)
+{
+    const char *obstacle = pd_lent_obstacle(options->pool);
+
+    if (!obstacle && options->checksum)
+        obstacle = "bytes that no processor sees cannot be summed (--kv-checksum)";
+    return obstacle ? pd_fail(error, PD_UNSUPPORTED, "%s", obstacle)
+                    : create(true, options, transport, error);
 }

@@ -105,6 +105,7 @@ struct pd_transport_options {
 struct pd_transport_maker {
     const char *name;
     bool same_host_only; /* its bytes pass no wire */
+    bool devices_only;   /* of pools on devices, without their stage; others do not speak of it */
     bool encrypts;       /* where options ask for it */
     int (*create)(const struct pd_transport_options *options, struct pd_transport **transport,
                   struct pd_error *error);
@@ -120,6 +121,9 @@ int pd_tcp_create(const struct pd_transport_options *options, struct pd_transpor
 int pd_rdma_create(const struct pd_transport_options *options, struct pd_transport **transport,
                    struct pd_error *error);
 int pd_shm_create(const struct pd_transport_options *options, struct pd_transport **transport,
+                  struct pd_error *error);
+/* PD_UNSUPPORTED: the pool is on no device, or on one that lends nothing. */
+int pd_gpu_create(const struct pd_transport_options *options, struct pd_transport **transport,
                   struct pd_error *error);
 
 /* A number that names a link on its data connections and cannot be guessed. PD_OK or PD_IO. */

@@ -4,8 +4,9 @@
 #include "worker/kvx/transport.h"
 
 const struct pd_transport_maker pd_transport_makers[] = {
-    {"shm", true, false, pd_shm_create},
-    {"rdma", false, false, pd_rdma_create},
-    {"tcp", false, true, pd_tcp_create},
-    {NULL, false, false, NULL},
+    {"gpu", true, true, false, pd_gpu_create},
+    {"shm", true, false, false, pd_shm_create},
+    {"rdma", false, false, false, pd_rdma_create},
+    {"tcp", false, false, true, pd_tcp_create},
+    {NULL, false, false, false, NULL},
 };

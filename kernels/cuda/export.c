@@ -1,0 +1,103 @@
+/* The KV pool as the hand-off reaches it (pd_export): copies through pinned pieces, and copies from device to
+ * device out of what another process of this host has lent, both in lanes of their own beside the stream:
+ * who asks for them knows that the bytes are final, or nobody's. */
+#include <stdio.h>
+
+#include "kernels/cuda/backend.h"
+
+static struct pd_cuda *owner(const struct pd_buffer *buffer)
+{
+    return pd_cuda_of(buffer->object.device);
+}
+
+/* False, and the device is lost: what happened to `bytes` at `offset`. */
+static bool fail(struct pd_cuda *cuda, const char *way, uint64_t offset, size_t bytes, int error)
+{
+    char what[96];
+
+    snprintf(what, sizeof(what), "copying %zu bytes of the KV pool %s at %llu", bytes, way,
+             (unsigned long long)offset);
+    pd_cuda_fail(cuda, what, error);
+    return false;
+}
+
+static bool copy(void *context, uint64_t offset, void *host, size_t bytes, bool out)
+{
+    struct pd_buffer *buffer = context;
+    struct pd_cuda *cuda = owner(buffer);
+    char *address = (char *)buffer->address + offset;
+    int error;
+
+    if (cuda->lost)
+        return false;
+    if (out)
+        error = pd_cuda_transfer_out(cuda->outside, host, address, bytes);
+    else if ((error = pd_cuda_transfer_in(cuda->outside, address, host, bytes)) == 0)
+        error = pd_cuda_transfer_settle(cuda->outside);
+    return error == 0 || fail(cuda, out ? "out" : "in", offset, bytes, error);
+}
+
+/* What this GPU cannot map is no loss: the hand-off takes another way. */
+static void *import(void *context, int handle, size_t bytes)
+{
+    void *memory = NULL;
+
+    return pd_cuda_import(owner(context)->runtime, handle, bytes, &memory) == 0 ? memory : NULL;
+}
+
+static void forget(void *context, void *imported, size_t bytes)
+{
+    pd_cuda_forget(owner(context)->runtime, imported, bytes);
+}
+
+static bool read_imported(void *context, uint64_t offset, const void *from, size_t bytes)
+{
+    struct pd_buffer *buffer = context;
+    struct pd_cuda *cuda = owner(buffer);
+    int error;
+
+    if (cuda->lost)
+        return false;
+    error = pd_cuda_lane_copy(cuda->between, (char *)buffer->address + offset, from, bytes);
+    return error == 0 || fail(cuda, "from another process", offset, bytes, error);
+}
+
+static bool settle(void *context)
+{
+    struct pd_cuda *cuda = owner(context);
+    int error = cuda->lost ? 0 : pd_cuda_lane_wait(cuda->between);
+
+    if (error != 0)
+        pd_cuda_fail(cuda, "waiting for copies from another process", error);
+    return !cuda->lost;
+}
+
+int pd_cuda_buffer_export(struct pd_buffer *buffer, struct pd_export *out)
+{
+    struct pd_cuda *cuda = owner(buffer);
+    int error = 0;
+
+    if (cuda->outside == NULL)
+        error = pd_cuda_transfer_open(cuda->runtime, PD_CUDA_OUTSIDE_PIECES, PD_CUDA_PIECE_BYTES,
+                                      &cuda->outside);
+    if (error == 0 && cuda->between == NULL)
+        error = pd_cuda_lane_open(cuda->runtime, &cuda->between);
+    if (error != 0)
+        return pd_device_fail(&cuda->device, PD_KERNEL_NO_MEMORY,
+                              "no pinned memory to copy the KV pool of GPU %d through: %s",
+                              cuda->device.options.ordinal, pd_cuda_error_text(error));
+    *out = (struct pd_export){
+        .kind = PD_EXPORT_DEVICE,
+        .fd = pd_cuda_dmabuf(cuda->runtime, buffer->address, buffer->bytes),
+        .size = buffer->bytes,
+        .address = (uint64_t)(uintptr_t)buffer->address,
+        .copy_context = buffer,
+        .copy = copy,
+        .handle = buffer->fd,
+        .import = import,
+        .forget = forget,
+        .read = read_imported,
+        .settle = settle,
+    };
+    return PD_KERNEL_OK;
+}

@@ -1,0 +1,87 @@
+#include "worker/kvx/lent.h"
+
+#include <string.h>
+
+enum { SLACK = 1 << 30 }; /* bytes that a device may have rounded a memory up by */
+
+const char *pd_lent_obstacle(const struct pd_pool *pool)
+{
+    if (!pd_pool_on_device(pool))
+        return "the KV pool is in the host's memory";
+    for (uint32_t r = 0; r < pool->layout.ranks; r++)
+        if (pool->device[r].handle < 0 || !pool->device[r].import)
+            return "the device gives other processes no handle of its memory";
+    return NULL;
+}
+
+/* What a source's memory must hold, and no absurd number beyond it. */
+static bool plausible(const struct pd_layout *source, uint64_t bytes)
+{
+    uint64_t needed = source->ranks > 1 ? source->stride : source->rank_bytes;
+
+    return bytes >= needed && bytes - needed <= SLACK;
+}
+
+const char *pd_lent_open(struct pd_lent *lent, const struct pd_pool *pool,
+                         const struct pd_layout *source, const int *handles, const uint64_t *bytes)
+{
+    memset(lent, 0, sizeof(*lent));
+    for (uint32_t s = 0; s < source->ranks; s++)
+        if (!plausible(source, bytes[s]))
+            return "the source's devices have lent less, or far more, than its pool";
+    lent->pool = pool;
+    lent->stride = source->stride;
+    lent->ranks = source->ranks;
+    memcpy(lent->bytes, bytes, source->ranks * sizeof(*bytes));
+    for (uint32_t r = 0; r < pool->layout.ranks; r++) {
+        const struct pd_export *own = &pool->device[r];
+
+        for (uint32_t s = 0; s < source->ranks; s++) {
+            lent->memory[r][s] = own->import(own->copy_context, handles[s], bytes[s]);
+            if (lent->memory[r][s])
+                continue;
+            pd_lent_close(lent);
+            return "this device cannot map the source's memory";
+        }
+    }
+    return NULL;
+}
+
+void pd_lent_close(struct pd_lent *lent)
+{
+    for (uint32_t r = 0; lent->pool && r < lent->pool->layout.ranks; r++) {
+        const struct pd_export *own = &lent->pool->device[r];
+
+        for (uint32_t s = 0; s < lent->ranks; s++)
+            if (lent->memory[r][s])
+                own->forget(own->copy_context, lent->memory[r][s], lent->bytes[s]);
+    }
+    lent->pool = NULL;
+}
+
+/* Of which rank an offset is. */
+static uint64_t rank_of(uint64_t offset, uint32_t ranks, uint64_t stride)
+{
+    return ranks > 1 ? offset / stride : 0;
+}
+
+/* A device may be asked to wait for what it was not asked to copy: that is nothing. */
+bool pd_lent_read(const struct pd_lent *lent, const struct pd_read *read)
+{
+    const struct pd_layout *own = &lent->pool->layout;
+    bool good = true;
+
+    for (size_t i = 0; i < read->count && good; i++) {
+        const struct pd_range *range = &read->ranges[i];
+        uint64_t to = rank_of(range->destination, own->ranks, own->stride);
+        uint64_t from = rank_of(range->source, lent->ranks, lent->stride);
+        const struct pd_export *device = &lent->pool->device[to];
+        const char *memory = lent->memory[to][from];
+
+        good = device->read(device->copy_context, range->destination - to * own->stride,
+                            memory + (range->source - from * lent->stride), range->length);
+    }
+    for (uint32_t r = 0; r < own->ranks; r++)
+        good = lent->pool->device[r].settle(lent->pool->device[r].copy_context) && good;
+    return good;
+}
