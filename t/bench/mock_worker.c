@@ -7,6 +7,8 @@
  *                                    interval=0: the whole answer in one step, at once
  *
  * One thread plays the engine. Between ticks it sleeps on a condition that a submission signals.
+ * What is due at once is given by the thread that submits: with no time to keep, there is nothing to
+ * sleep for, and the frontend that is measured does not wait for a wake-up of ours.
  *
  * usage: mock_worker [role=prefill|decode|mixed] [interval=MS (0)] [tokens=N (16)] [instance=NAME (its role)]
  *                    [hold=placed|first] [tell=1]
@@ -228,7 +230,10 @@ int pd_engine_submit(struct pd_engine *engine, struct pd_request *request)
             .request = request, .length = length > ANSWER_MAX ? ANSWER_MAX : length};
         engine->fresh++;
         status = PD_OK;
-        pthread_cond_signal(&engine->changed);
+        if (request->route == PD_ROUTE_PREFILL || engine->interval_ns == 0)
+            one_step(engine, engine->interval_ns == 0);
+        else
+            pthread_cond_signal(&engine->changed);
     }
     pthread_mutex_unlock(&engine->lock);
     return status;

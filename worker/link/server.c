@@ -216,12 +216,14 @@ static void woken(void *owner)
     struct pd_link *link = owner;
     struct pd_message *list = pd_mailbox_take(&link->box, 0);
 
+    pd_streams_gather(&link->streams);
     while (list) {
         struct pd_message *message = list;
 
         list = list->next;
         handle(link, message);
     }
+    pd_streams_release(&link->streams);
     if (atomic_exchange(&link->overrun, false))
         pd_attaches_overrun(link);
     if (atomic_exchange(&link->kv_overrun, false))

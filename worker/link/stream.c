@@ -214,6 +214,7 @@ static void send_next(struct pd_stream *stream)
     pd_loop_tick_at(stream->streams->loop,
                     stream->send_started_ns + (uint64_t)stream->limits.stall_ms * 1000000u);
     op.data.send_message.send_message = stream->first->buffer;
+    op.flags = stream->first->next ? GRPC_WRITE_BUFFER_HINT : 0; /* the last one takes all along */
     start(stream, &op, TAG_SEND);
 }
 
@@ -251,8 +252,22 @@ int pd_stream_send(struct pd_stream *stream, grpc_slice message)
     stream->last = &out->next;
     stream->queued_bytes += size;
     stream->streams->queued_bytes += size;
-    send_next(stream);
+    if (!stream->streams->gathering)
+        send_next(stream);
     return PD_OK;
+}
+
+void pd_streams_gather(struct pd_streams *streams)
+{
+    streams->gathering = true;
+}
+
+void pd_streams_release(struct pd_streams *streams)
+{
+    streams->gathering = false;
+    for (struct pd_stream *stream = streams->first; stream; stream = stream->next)
+        if (stream->first)
+            send_next(stream);
 }
 
 /* ---- reading ------------------------------------------------------------------------------------

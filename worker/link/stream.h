@@ -44,6 +44,7 @@ struct pd_streams {
     struct pd_stream *first;
     size_t count; /* calls that gRPC has not given back yet */
     size_t queued_bytes;
+    bool gathering;
 };
 
 /* Server side: takes over a call that has just been accepted. NULL: no memory, the call is gone. */
@@ -63,6 +64,11 @@ struct pd_stream *pd_stream_open(struct pd_streams *streams, grpc_channel *chann
 /* Queues one message and takes the slice. PD_FULL (and nothing is queued) if the queue is at its
  * limit. */
 int pd_stream_send(struct pd_stream *stream, grpc_slice message);
+
+/* Between these two, messages are queued and do not leave: what one stream gets leaves by one write
+ * then, and wakes its peer once. */
+void pd_streams_gather(struct pd_streams *streams);
+void pd_streams_release(struct pd_streams *streams);
 
 /* Client side: nothing more will be sent. */
 void pd_stream_half_close(struct pd_stream *stream);
