@@ -82,13 +82,14 @@ struct pd_device_options {
     bool eager;         /* cuda: launch every operator by itself, do not replay recorded steps */
     const char *cuda_enable; /* cuda: paths that no GPU has shown, on all the same: names separated
                               * by commas, or "all"; NULL: none. kernels/cuda/README.md has them */
-    const char
-        *cuda_libraries; /* cuda: folder where NVIDIA's libraries are looked for before anywhere
-                                 * else (kernels/cuda/library.h); NULL or "": none */
-    int max_tokens;      /* most tokens in one step */
-    int max_seqs;        /* most sequences in one step; also the number of slots */
-    int max_model_len;   /* longest sequence, tokens */
-    int block_size;      /* tokens in a KV block: 8..32 */
+    const char *cuda_libraries; /* cuda: folder that NVIDIA's libraries are looked for in first
+                                 * (kernels/cuda/library.h); NULL or "": none */
+    const char *cuda_cache;     /* cuda: folder where what was measured once is kept
+                             * (kernels/cuda/algorithms.h); NULL or "": nowhere */
+    int max_tokens;             /* most tokens in one step */
+    int max_seqs;               /* most sequences in one step; also the number of slots */
+    int max_model_len;          /* longest sequence, tokens */
+    int block_size;             /* tokens in a KV block: 8..32 */
     int vocabulary;
 };
 

@@ -142,6 +142,10 @@ static const struct flag flags[] = {
     {"cuda-libraries", "DIR", DEVICE, TEXT, AT(cuda_libraries), NULL, "none", 0, 4095, NULL,
      "folder where cuBLASLt and NCCL are looked for first, before the CUDA toolkit and the nvidia "
      "wheels of the Python at hand"},
+    {"cuda-cache", "DIR", DEVICE, TEXT, AT(cuda_cache), NULL, "none", 0, 511, NULL,
+     "folder that keeps which of cuBLASLt's algorithms is the quickest for which shape, so that "
+     "the "
+     "next start need not time them"},
 
     {"kv-transport", "NAME", TRANSFER, WORD, AT(kv_transport), "auto", NULL, 0, 0, transports,
      "how KV is read from a prefill worker; auto: shm on one host, rdma where both ends have it, "

@@ -62,6 +62,7 @@ struct pd_options {
     bool deterministic;         /* pd_device_options.deterministic */
     const char *cuda_enable;    /* pd_device_options.cuda_enable */
     const char *cuda_libraries; /* pd_device_options.cuda_libraries */
+    const char *cuda_cache;     /* pd_device_options.cuda_cache */
 
     const char *kv_transport; /* "auto", "gpu", "shm", "rdma", "tcp" */
     const char *kv_bind, *kv_device;

@@ -114,6 +114,7 @@ static int open_device(struct pd_service *service, struct pd_error *error)
         .deterministic = options->deterministic,
         .cuda_enable = options->cuda_enable,
         .cuda_libraries = options->cuda_libraries,
+        .cuda_cache = options->cuda_cache,
         .max_tokens = (int)options->max_num_batched_tokens,
         .max_seqs = (int)options->max_num_seqs,
         .max_model_len = service->sizing.max_model_len,

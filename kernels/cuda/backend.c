@@ -118,6 +118,7 @@ static void cuda_close(struct pd_device *device)
         pd_cuda_free_pinned(cuda->runtime, cuda->progress);
         pd_cuda_free_pinned(cuda->runtime, cuda->counts);
         pd_cuda_free_pinned(cuda->runtime, cuda->steps);
+        pd_cuda_gemm_close(cuda->gemms);
         pd_cuda_close(cuda->runtime);
     }
     pd_cuda_libraries_close(cuda->library);
@@ -157,9 +158,14 @@ static int open_runtime(struct pd_cuda *cuda, char *error, size_t size)
         uses_library(cuda) ? &cuda->library[PD_CUDA_LIBRARY_CUBLASLT] : NULL;
     int ordinal = cuda->device.options.ordinal;
 
-    return pd_cuda_open(ordinal, cublaslt, &cuda->runtime, error, size) == 0
-               ? PD_KERNEL_OK
-               : add_libraries(cuda->library, error, size);
+    if (pd_cuda_open(ordinal, cublaslt, &cuda->runtime, error, size) != 0)
+        return add_libraries(cuda->library, error, size);
+    if (cublaslt != NULL)
+        cuda->gemms = pd_cuda_gemm_open(cuda->runtime, cuda->device.options.cuda_cache);
+    if (cublaslt == NULL || cuda->gemms != NULL)
+        return PD_KERNEL_OK;
+    snprintf(error, size, "out of memory");
+    return PD_KERNEL_NO_MEMORY;
 }
 
 static int cuda_open(const struct pd_device_options *options, struct pd_device **device,
@@ -178,9 +184,10 @@ static int cuda_open(const struct pd_device_options *options, struct pd_device *
         return PD_KERNEL_UNSUPPORTED;
     }
     open_libraries(cuda);
-    if (open_runtime(cuda, error, size) != PD_KERNEL_OK) {
+    status = open_runtime(cuda, error, size);
+    if (status != PD_KERNEL_OK) {
         cuda_close(&cuda->device);
-        return PD_KERNEL_UNSUPPORTED;
+        return status;
     }
     status = allocate_state(cuda);
     if (status != 0 || pd_steps_init(&cuda->device, cuda->steps) != PD_KERNEL_OK) {
@@ -234,6 +241,11 @@ static void cuda_describe(const struct pd_device *device, struct pd_device_info 
     pd_cuda_info(cuda->runtime, &on);
     name_device(cuda, on.name, info->name, sizeof(info->name));
     pd_cuda_libraries_tell(cuda->library, info->libraries, sizeof(info->libraries));
+    if (cuda->gemms != NULL) {
+        size_t used = strlen(info->libraries);
+
+        pd_cuda_gemm_tell(cuda->gemms, info->libraries + used, sizeof(info->libraries) - used);
+    }
     snprintf(info->numerics, sizeof(info->numerics), "cuda/2 sm_%d%d%s", on.major, on.minor,
              device->options.deterministic ? " deterministic"
              : uses_library(cuda)          ? " cublaslt"

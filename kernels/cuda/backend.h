@@ -15,6 +15,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/gemm.h"
 #include "kernels/cuda/paths.h"
 #include "kernels/cuda/pilot.h"
 #include "kernels/cuda/runtime.h"
@@ -24,13 +25,15 @@ struct pd_cuda {
     struct pd_device device;
     struct pd_cuda_runtime *runtime;
     struct pd_cuda_library library[PD_CUDA_LIBRARIES];
-    void *steps;                      /* pinned: both descriptors */
-    void *counts;                     /* pinned: struct pd_cuda_counts [2] */
-    void *mirror;                     /* the device's copy of one descriptor, counts behind it */
-    size_t step_bytes;                /* of one descriptor */
-    struct pd_cuda_step step;         /* addresses in the mirror */
-    uint64_t *progress;               /* pinned */
-    struct pd_cuda_transfer *in;      /* what weights come through */
+    struct pd_cuda_gemm_chooser *gemms; /* large products by cuBLASLt; NULL: by the own one */
+    bool recording;                     /* the stream is being recorded (replay.c) */
+    void *steps;                        /* pinned: both descriptors */
+    void *counts;                       /* pinned: struct pd_cuda_counts [2] */
+    void *mirror;                       /* the device's copy of one descriptor, counts behind it */
+    size_t step_bytes;                  /* of one descriptor */
+    struct pd_cuda_step step;           /* addresses in the mirror */
+    uint64_t *progress;                 /* pinned */
+    struct pd_cuda_transfer *in;        /* what weights come through */
     struct pd_cuda_transfer *outside; /* what the hand-off copies through; NULL before an export */
     struct pd_cuda_lane *between;     /* its copies out of other processes' memory; likewise */
     struct pd_cuda_pilot *pilot;      /* of a rank of a group: who enqueues; or NULL */

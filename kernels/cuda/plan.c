@@ -8,8 +8,9 @@
  * its own in the library's place; so does, for more than eight, one whose library is off (paths.h).
  *
  *     matmul   for each part of the weight:  small(part, x) | half(x), half(part tile) -> gemm
- *              then bias, then SwiGLU out of a scratch tensor, where asked
- * */
+ *              with bias and residual, then SwiGLU out of a scratch tensor, where asked
+ *
+ * Q, K and V, or gate and up, are one part where they have one format (weight.c): one product. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -284,34 +285,50 @@ static bool deterministic(const struct run *run)
     return run->cuda->device.options.deterministic;
 }
 
-/* The library is quicker, but its order depends on the number of tokens, and a GPU has to have shown
- * it (paths.h). */
-static int multiply(const struct run *run, const struct pd_cuda_matrix *part, bool bf16,
-                    const uint16_t *weight, int rows, int tokens, bool accumulate, int stride,
-                    float *out)
+static int multiply_fixed(const struct run *run, const struct pd_cuda_product *p, const float *bias)
 {
-    if (deterministic(run) || !pd_cuda_path_on(run->cuda->paths, PD_CUDA_CUBLASLT))
-        return pd_cuda_matmul_fixed(run->stream, bf16, weight, run->plan->half_x, rows, part->cols,
-                                    tokens, run->slices, accumulate, stride, out);
-    return pd_cuda_gemm(run->cuda->runtime, bf16, weight, run->plan->half_x, rows, part->cols,
-                        tokens, accumulate, stride, out);
+    int error = pd_cuda_matmul_fixed(run->stream, p->bf16, p->weight, p->x, p->rows, p->cols,
+                                     p->tokens, run->slices, p->accumulate, p->stride, p->out);
+
+    return error == 0 && bias != NULL
+               ? pd_cuda_add_bias(run->stream, bias, p->tokens, p->rows, p->stride, p->out)
+               : error;
+}
+
+/* The library is quicker, but its order depends on the number of tokens, and a GPU has to have shown
+ * it (paths.h). It adds the residual and the bias itself, where it takes them. */
+static int multiply(const struct run *run, struct pd_cuda_product *product, const float *bias)
+{
+    struct pd_cuda *cuda = run->cuda;
+    bool fused = !product->accumulate && (uintptr_t)bias % PD_CUDA_BIAS_ALIGNMENT == 0;
+    int error = PD_CUDA_NO_ALGORITHM;
+
+    if (cuda->gemms != NULL) {
+        product->bias = fused ? bias : NULL;
+        error = pd_cuda_gemm_multiply(cuda->gemms, product, cuda->recording);
+    }
+    if (error == PD_CUDA_NO_ALGORITHM)
+        return multiply_fixed(run, product, bias);
+    return error == 0 && bias != NULL && !fused
+               ? pd_cuda_add_bias(run->stream, bias, product->tokens, product->rows,
+                                  product->stride, product->out)
+               : error;
 }
 
 /* A part that the matrix unit cannot read where it lies is turned a tile of rows at a time. */
-static int tiles_of(const struct run *run, const struct pd_cuda_matrix *part, int tokens,
-                    bool accumulate, int stride, float *out)
+static int tiles_of(const struct run *run, const struct pd_cuda_matrix *part,
+                    struct pd_cuda_product *product, const float *bias)
 {
     size_t fit = TILE_BYTES / ((size_t)part->cols * sizeof(uint16_t));
     int most = fit > (size_t)part->rows ? part->rows : fit > 1 ? (int)fit : 1, error = 0;
 
-    for (int first = 0; first < part->rows && error == 0; first += most) {
-        int rows = part->rows - first < most ? part->rows - first : most;
-
-        error =
-            pd_cuda_to_half(run->stream, part, first, rows, PD_CUDA_F16, run->plan->half_weight);
+    product->weight = run->plan->half_weight;
+    for (int first = 0; first < part->rows && error == 0; first += most, product->out += most) {
+        product->rows = part->rows - first < most ? part->rows - first : most;
+        error = pd_cuda_to_half(run->stream, part, first, product->rows, PD_CUDA_F16,
+                                run->plan->half_weight);
         if (error == 0)
-            error = multiply(run, part, false, run->plan->half_weight, rows, tokens, accumulate,
-                             stride, out + first);
+            error = multiply(run, product, bias != NULL ? bias + first : NULL);
     }
     return error;
 }
@@ -319,16 +336,20 @@ static int tiles_of(const struct run *run, const struct pd_cuda_matrix *part, in
 static int large_part(const struct run *run, const struct pd_cuda_matrix *part, const float *bias,
                       int tokens, bool accumulate, int stride, float *out)
 {
-    int error;
+    struct pd_cuda_product product = {
+        .weight = part->values,
+        .x = run->plan->half_x,
+        .out = out,
+        .rows = part->rows,
+        .cols = part->cols,
+        .tokens = tokens,
+        .stride = stride,
+        .bf16 = part->format == PD_CUDA_BF16,
+        .accumulate = accumulate,
+    };
 
-    if (part->format == half_of(part))
-        error = multiply(run, part, part->format == PD_CUDA_BF16, part->values, part->rows, tokens,
-                         accumulate, stride, out);
-    else
-        error = tiles_of(run, part, tokens, accumulate, stride, out);
-    if (error == 0 && bias != NULL)
-        error = pd_cuda_add_bias(run->stream, bias, tokens, part->rows, stride, out);
-    return error;
+    return part->format == half_of(part) ? multiply(run, &product, bias)
+                                         : tiles_of(run, part, &product, bias);
 }
 
 /* All parts of a weight, side by side, into rows of `stride`. */

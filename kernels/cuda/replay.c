@@ -46,7 +46,9 @@ static int record(struct pd_graph *graph, int rows, struct pd_cuda_recording **r
     error = pd_cuda_record_begin(cuda->runtime);
     if (error != 0)
         return pd_cuda_fail(cuda, what, error);
+    cuda->recording = true;
     status = pd_cuda_graph_run(graph, rows, rows, true);
+    cuda->recording = false;
     error = pd_cuda_record_end(cuda->runtime, recording);
     if (status == PD_KERNEL_OK && error != 0)
         status = pd_cuda_fail(cuda, what, error);

@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/cuda/algorithms.h"
 #include "kernels/cuda/library.h"
 
 #ifdef __cplusplus
@@ -34,8 +35,8 @@ struct pd_cuda_device_info {
 /* The file of a library whose interface this was compiled with. */
 const char *pd_cuda_library_file(enum pd_cuda_library_kind kind);
 
-/* Opens GPU `ordinal`, and on it cuBLASLt, which stays open as long: without it (NULL) pd_cuda_gemm is not
- * to be called. On failure *runtime is NULL and `error` has a line for people. */
+/* Opens GPU `ordinal`, and on it cuBLASLt, which stays open as long: without it (NULL) no pd_cuda_gemm_
+ * call is to be made. On failure *runtime is NULL and `error` has a line for people. */
 int pd_cuda_open(int ordinal, const struct pd_cuda_library *cublaslt,
                  struct pd_cuda_runtime **runtime, char *error, size_t size);
 void pd_cuda_close(struct pd_cuda_runtime *runtime);
@@ -132,12 +133,38 @@ void pd_cuda_recording_free(struct pd_cuda_runtime *runtime, struct pd_cuda_reco
 
 /* ---- large products -------------------------------------------------------------------------- */
 
-/* out[t][r] = sum_k weight[r][k] x[t][k] (+ out[t][r] where `accumulate`): f16 or bf16 (`bf16`)
+/* out[t][r] = sum_k weight[r][k] x[t][k] (+ bias[r]) (+ out[t][r] where `accumulate`): f16 or bf16
  * operands, f32 sums. weight [rows, cols], x [tokens, cols], without gaps; rows of out lie `stride`
- * values apart. cuBLASLt on a GPU (gemm.cu), plain loops under t/simt/. */
-int pd_cuda_gemm(struct pd_cuda_runtime *runtime, int bf16, const uint16_t *weight,
-                 const uint16_t *x, int rows, int cols, int tokens, int accumulate, int stride,
-                 float *out);
+ * values apart. A bias lies at a multiple of 16 bytes, and none goes with `accumulate`. */
+struct pd_cuda_product {
+    const uint16_t *weight, *x;
+    const float *bias; /* or NULL */
+    float *out;
+    int rows, cols, tokens, stride;
+    bool bf16, accumulate;
+};
+
+enum { PD_CUDA_BIAS_ALIGNMENT = 16 };
+
+/* cuBLASLt on a GPU (gpu_gemm.cu), plain loops under t/simt/. gemm.h is what calls these. */
+size_t pd_cuda_gemm_version(struct pd_cuda_runtime *runtime);
+
+/* Algorithms that take a product, the library's first guess first: *count of at most `most`. */
+int pd_cuda_gemm_offers(struct pd_cuda_runtime *runtime, const struct pd_cuda_product *product,
+                        struct pd_cuda_algorithm *offers, int most, int *count);
+
+/* Whether the library has this algorithm, and it takes the product: any eight words may be asked. */
+bool pd_cuda_gemm_takes(struct pd_cuda_runtime *runtime, const struct pd_cuda_product *product,
+                        const struct pd_cuda_algorithm *algorithm);
+
+/* How long one takes, of some runs: waits for the stream, and is not for a recording. `out` has what it had
+ * where it is accumulated, else anything. PD_CUDA_NO_MEMORY: there is no room to try it. */
+int pd_cuda_gemm_time(struct pd_cuda_runtime *runtime, const struct pd_cuda_product *product,
+                      const struct pd_cuda_algorithm *algorithm, float *milliseconds);
+
+/* Enqueues a product. */
+int pd_cuda_gemm(struct pd_cuda_runtime *runtime, const struct pd_cuda_product *product,
+                 const struct pd_cuda_algorithm *algorithm);
 
 #ifdef __cplusplus
 }

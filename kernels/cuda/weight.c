@@ -102,17 +102,19 @@ static void pack_quantized(const struct pd_cuda_matrix *matrix,
     }
 }
 
-/* Values of as many rows as fit, their scales behind them, in every piece. */
+/* Values of as many rows as fit, their scales behind them, in every piece. The source's rows are those of
+ * the matrix from `at` on. */
 static int send_quantized(struct pd_cuda *cuda, const struct pd_cuda_matrix *matrix,
-                          const struct pd_weight_source *source)
+                          const struct pd_weight_source *source, int at)
 {
     size_t value_row = value_bytes(matrix) / (size_t)matrix->rows;
     size_t scale_row = scale_bytes(matrix) / (size_t)matrix->rows;
     int most = (int)(pd_cuda_transfer_bytes(cuda->in) / (value_row + scale_row)), error = 0;
 
-    for (int first = 0; first < matrix->rows && error == 0; first += most) {
-        int rows = matrix->rows - first < most ? matrix->rows - first : most;
+    for (int first = 0; first < source->rows && error == 0; first += most) {
+        int rows = source->rows - first < most ? source->rows - first : most;
         size_t values = (size_t)rows * value_row, scales = (size_t)rows * scale_row;
+        size_t to = (size_t)(at + first);
         struct pd_cuda_piece *piece;
 
         error = pd_cuda_transfer_take(cuda->in, &piece);
@@ -121,11 +123,10 @@ static int send_quantized(struct pd_cuda *cuda, const struct pd_cuda_matrix *mat
         memset(piece->memory, 0, values);
         pack_quantized(matrix, source, first, rows, piece->memory,
                        (uint32_t *)((char *)piece->memory + values));
-        error = pd_cuda_transfer_send(piece, (char *)matrix->values + (size_t)first * value_row, 0,
-                                      values);
+        error = pd_cuda_transfer_send(piece, (char *)matrix->values + to * value_row, 0, values);
         if (error == 0)
-            error = pd_cuda_transfer_send(piece, (char *)matrix->scales + (size_t)first * scale_row,
-                                          values, scales);
+            error = pd_cuda_transfer_send(piece, (char *)matrix->scales + to * scale_row, values,
+                                          scales);
         pd_cuda_transfer_give(cuda->in, piece);
     }
     return error;
@@ -147,9 +148,8 @@ static int no_room(struct pd_cuda *cuda, int rows, int cols, size_t bytes, int e
                           pd_cuda_error_text(error));
 }
 
-/* Fills a matrix whose shape and format are set: one piece of memory, scales behind the values. */
-static int send(struct pd_cuda *cuda, struct pd_cuda_matrix *matrix,
-                const struct pd_weight_source *source)
+/* Memory for a matrix whose shape and format are set: one piece, scales behind the values. */
+static int make_room(struct pd_cuda *cuda, struct pd_cuda_matrix *matrix)
 {
     size_t values = (value_bytes(matrix) + 15) & ~(size_t)15, bytes = values + scale_bytes(matrix);
     void *memory = NULL;
@@ -164,10 +164,40 @@ static int send(struct pd_cuda *cuda, struct pd_cuda_matrix *matrix,
         return no_room(cuda, matrix->rows, matrix->cols, bytes, error);
     matrix->values = memory;
     matrix->scales = (uint32_t *)((uint8_t *)memory + values);
-    error = scale_bytes(matrix) > 0
-                ? send_quantized(cuda, matrix, source)
-                : pd_cuda_transfer_in(cuda->in, memory, source->data, value_bytes(matrix));
-    return error != 0 ? fail_to_send(cuda, matrix->rows, matrix->cols, error) : PD_KERNEL_OK;
+    return PD_KERNEL_OK;
+}
+
+/* A source becomes the rows of the matrix from `at` on. */
+static int send(struct pd_cuda *cuda, const struct pd_cuda_matrix *matrix,
+                const struct pd_weight_source *source, int at)
+{
+    size_t row_bytes = value_bytes(matrix) / (size_t)matrix->rows;
+    int error = scale_bytes(matrix) > 0
+                    ? send_quantized(cuda, matrix, source, at)
+                    : pd_cuda_transfer_in(cuda->in, (char *)matrix->values + (size_t)at * row_bytes,
+                                          source->data, (size_t)source->rows * row_bytes);
+
+    return error != 0 ? fail_to_send(cuda, source->rows, matrix->cols, error) : PD_KERNEL_OK;
+}
+
+/* Sources of one format are rows of one matrix, so that Q, K and V, or gate and up, are one product. */
+static int send_parts(struct pd_cuda *cuda, struct pd_cuda_weight *own, int cols,
+                      const struct pd_weight_source *sources, int count)
+{
+    int status = PD_KERNEL_OK;
+
+    for (int i = 0, end; i < count && status == PD_KERNEL_OK; i = end) {
+        struct pd_cuda_matrix *part = &own->part[own->parts++];
+        int at = 0;
+
+        *part = (struct pd_cuda_matrix){.format = format_of(sources[i].type), .cols = cols};
+        for (end = i; end < count && format_of(sources[end].type) == part->format; end++)
+            part->rows += sources[end].rows;
+        status = make_room(cuda, part);
+        for (int s = i; s < end && status == PD_KERNEL_OK; at += sources[s++].rows)
+            status = send(cuda, part, &sources[s], at);
+    }
+    return status;
 }
 
 /* All values as f32: what norms and biases are read as. */
@@ -213,7 +243,7 @@ int pd_cuda_weight_create(struct pd_device *device, enum pd_weight_layout layout
     struct pd_cuda_weight *own;
     int status = PD_KERNEL_OK;
 
-    (void)layout; /* gate and up stay apart: SwiGLU reads both */
+    (void)layout; /* gate and up one below the other: SwiGLU reads both */
     if (count > PD_CUDA_PARTS || (embedding && count != 1))
         return pd_device_fail(device, PD_KERNEL_UNSUPPORTED,
                               "a weight of %d sources: at most %d, and one for an embedding", count,
@@ -227,14 +257,8 @@ int pd_cuda_weight_create(struct pd_device *device, enum pd_weight_layout layout
     own->weight.object.device = device;
     if (vector)
         status = send_vector(cuda, own, cols, sources, count);
-    for (int i = 0; i < count && !vector && status == PD_KERNEL_OK; i++) {
-        struct pd_cuda_matrix *matrix = &own->part[own->parts++];
-
-        matrix->format = format_of(sources[i].type);
-        matrix->rows = sources[i].rows;
-        matrix->cols = cols;
-        status = send(cuda, matrix, &sources[i]);
-    }
+    else
+        status = send_parts(cuda, own, cols, sources, count);
     if (status != PD_KERNEL_OK) {
         pd_cuda_weight_release(&own->weight);
         return status;

@@ -1,5 +1,5 @@
 # Fuzzers of the worker's rooms, in a tree of their own: the rooms are compiled for coverage by clang. The
-# kernels read nobody's bytes and come from the plain tree.
+# kernels, but for one file of theirs, read nobody's bytes and come from the plain tree.
 
 FUZZ_SECONDS ?= 20
 FUZZ_RUNS    ?= 5000
@@ -22,6 +22,7 @@ check-fuzz-worker-short: build-fuzz-worker
 	@FUZZ_RUNS=$(FUZZ_RUNS) t/fuzz/run build/fuzz/t/fuzz $(WORKER_FUZZ)
 
 build/fuzz/t/fuzz/fuzz_gguf: build/fuzz/t/unit/gguf_file.o
+build/fuzz/t/fuzz/fuzz_algorithms: build/fuzz/kernels/cuda/algorithms.o
 
 build/fuzz/t/fuzz/fuzz_%: build/fuzz/t/fuzz/fuzz_%.o build/fuzz/libpdworker.a build/libpdkernels.a
 	$(CC) $(PD_LDFLAGS) -fsanitize=fuzzer -o $@ $(filter %.o,$^) $(filter %.a,$^) $(PD_LIBS)

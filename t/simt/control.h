@@ -15,8 +15,16 @@ void pd_simt_fail_after(long calls, int error);
 /* Replays of recordings since the program started. */
 long pd_simt_replays(void);
 
-/* Products that were asked of the library that stands in for cuBLASLt. */
-long pd_simt_gemms(void);
+/* Of the library that stands in for cuBLASLt, since the program started. The first three say what it does. */
+struct pd_simt_gemms {
+    int offers, quickest; /* algorithms for each product, and which of them takes the least time */
+    bool no_memory;       /* to time one in */
+    long asked, timed, run;   /* for offers, algorithms, products */
+    long biases, accumulated; /* of the products */
+    long last;                /* algorithm of the last product */
+};
+
+struct pd_simt_gemms *pd_simt_gemms(void);
 
 /* The file that stands in for a library from here on; the one that did. */
 const char *pd_simt_library_file(enum pd_cuda_library_kind kind, const char *file);

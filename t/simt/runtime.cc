@@ -80,7 +80,7 @@ static void forget_arrivals(const struct pd_cuda_runtime *on)
                    arrivals.end());
 }
 
-static std::atomic<long> replays, gemms;
+static std::atomic<long> replays;
 
 /* Libraries that any host has stand in for NVIDIA's: what they would do is done here. */
 static const char *library_files[PD_CUDA_LIBRARIES] = {"libm.so.6", "libdl.so.2"};
@@ -394,37 +394,82 @@ void pd_cuda_recording_free(struct pd_cuda_runtime *, struct pd_cuda_recording *
     delete recording;
 }
 
-static void multiply(int bf16, const uint16_t *weight, const uint16_t *x, int rows, int cols,
-                     int tokens, int accumulate, int stride, float *out)
-{
-    std::vector<float> floats((size_t)tokens * (size_t)cols), row((size_t)cols);
-    auto wide = [bf16](uint16_t bits) { return bf16 ? pd_from_bf16(bits) : pd_from_f16(bits); };
+/* ---- the library: algorithms that are alike, but for what a test says of their times --------- */
 
-    for (size_t i = 0; i < (size_t)tokens * (size_t)cols; i++)
-        floats[i] = wide(x[i]);
-    for (int r = 0; r < rows; r++) {
-        for (int k = 0; k < cols; k++)
-            row[k] = wide(weight[(size_t)r * (size_t)cols + (size_t)k]);
-        for (int t = 0; t < tokens; t++) {
-            const float *from = floats.data() + (size_t)t * (size_t)cols;
-            float *to = out + (size_t)t * (size_t)stride + r;
+static void multiply(const struct pd_cuda_product &p)
+{
+    std::vector<float> floats((size_t)p.tokens * (size_t)p.cols), row((size_t)p.cols);
+    auto wide = [&p](uint16_t bits) { return p.bf16 ? pd_from_bf16(bits) : pd_from_f16(bits); };
+
+    for (size_t i = 0; i < floats.size(); i++)
+        floats[i] = wide(p.x[i]);
+    for (int r = 0; r < p.rows; r++) {
+        for (int k = 0; k < p.cols; k++)
+            row[k] = wide(p.weight[(size_t)r * (size_t)p.cols + (size_t)k]);
+        for (int t = 0; t < p.tokens; t++) {
+            const float *from = floats.data() + (size_t)t * (size_t)p.cols;
+            float *to = p.out + (size_t)t * (size_t)p.stride + r;
             float sum = 0;
 
-            for (int k = 0; k < cols; k++)
+            for (int k = 0; k < p.cols; k++)
                 sum += row[k] * from[k];
-            *to = accumulate ? *to + sum : sum;
+            *to = (p.accumulate ? *to + sum : sum) + (p.bias ? p.bias[r] : 0);
         }
     }
 }
 
-int pd_cuda_gemm(struct pd_cuda_runtime *, int bf16, const uint16_t *weight, const uint16_t *x,
-                 int rows, int cols, int tokens, int accumulate, int stride, float *out)
+static struct pd_simt_gemms gemms = {3, 1, false, 0, 0, 0, 0, 0, 0};
+
+/* Ranks count together. */
+static void count(long *counter, long by)
 {
-    gemms++;
-    return pd_simt::enqueue([=, touched = pd_simt::declared()] {
+    __atomic_fetch_add(counter, by, __ATOMIC_RELAXED);
+}
+
+static const uint64_t SIMT_ALGORITHM = 0x5349;
+
+size_t pd_cuda_gemm_version(struct pd_cuda_runtime *)
+{
+    return 130000;
+}
+
+int pd_cuda_gemm_offers(struct pd_cuda_runtime *, const struct pd_cuda_product *,
+                        struct pd_cuda_algorithm *offers, int most, int *found)
+{
+    count(&gemms.asked, 1);
+    *found = gemms.offers < most ? gemms.offers : most;
+    for (int i = 0; i < *found; i++)
+        offers[i] = {{SIMT_ALGORITHM, (uint64_t)i}};
+    return pd_simt::fault();
+}
+
+bool pd_cuda_gemm_takes(struct pd_cuda_runtime *, const struct pd_cuda_product *,
+                        const struct pd_cuda_algorithm *algorithm)
+{
+    return algorithm->word[0] == SIMT_ALGORITHM && algorithm->word[1] < (uint64_t)gemms.offers;
+}
+
+int pd_cuda_gemm_time(struct pd_cuda_runtime *, const struct pd_cuda_product *,
+                      const struct pd_cuda_algorithm *algorithm, float *milliseconds)
+{
+    int error = refuse();
+
+    count(&gemms.timed, 1);
+    *milliseconds = algorithm->word[1] == (uint64_t)gemms.quickest ? 1 : 2;
+    return error ? error : gemms.no_memory ? OUT_OF_MEMORY : 0;
+}
+
+int pd_cuda_gemm(struct pd_cuda_runtime *, const struct pd_cuda_product *product,
+                 const struct pd_cuda_algorithm *algorithm)
+{
+    count(&gemms.run, 1);
+    count(&gemms.biases, product->bias != nullptr);
+    count(&gemms.accumulated, product->accumulate);
+    __atomic_store_n(&gemms.last, (long)algorithm->word[1], __ATOMIC_RELAXED);
+    return pd_simt::enqueue([p = *product, touched = pd_simt::declared()] {
         pd_simt::opened open(touched);
 
-        multiply(bf16, weight, x, rows, cols, tokens, accumulate, stride, out);
+        multiply(p);
     });
 }
 }
@@ -434,9 +479,9 @@ long pd_simt_replays(void)
     return replays;
 }
 
-long pd_simt_gemms(void)
+struct pd_simt_gemms *pd_simt_gemms(void)
 {
-    return gemms;
+    return &gemms;
 }
 
 const char *pd_simt_library_file(enum pd_cuda_library_kind kind, const char *file)

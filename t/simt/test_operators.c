@@ -167,9 +167,18 @@ static void test_matmul_epilogues(void **state)
             PD_WEIGHT_ROWS, PD_EPILOGUE_NONE, 256, 3, {{PD_BF16, 72}, {PD_Q8_0, 24}, {PD_F32, 24}},
             true,           tokens[i],        4e-3};
 
+        struct product one = {
+            PD_WEIGHT_ROWS, PD_EPILOGUE_NONE, 256, 3, {{PD_BF16, 72}, {PD_BF16, 24}, {PD_BF16, 24}},
+            true,           tokens[i],        4e-3};
+        struct product two = {
+            PD_WEIGHT_ROWS, PD_EPILOGUE_ADD, 256, 3, {{PD_Q4_0, 70}, {PD_Q4_1, 26}, {PD_Q8_0, 24}},
+            true,           tokens[i],       8e-4};
+
         check_product(&residual);
         check_product(&swiglu);
         check_product(&fused);
+        check_product(&one);
+        check_product(&two);
     }
 }
 

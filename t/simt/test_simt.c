@@ -97,7 +97,7 @@ static void test_what_no_gpu_has_shown_is_off(void **state)
     pd_answers_generate(&model, expected);
     pd_small_close(&model);
     for (size_t i = 0; i < sizeof(enable) / sizeof(enable[0]); i++) {
-        long replays = pd_simt_replays(), gemms = pd_simt_gemms();
+        long replays = pd_simt_replays(), gemms = pd_simt_gemms()->run;
         int tokens[PD_ANSWER_TOKENS] = {0};
         struct pd_device_info info;
         char error[128];
@@ -110,7 +110,7 @@ static void test_what_no_gpu_has_shown_is_off(void **state)
         pd_small_close(&model);
         assert_memory_equal(tokens, expected, sizeof(tokens));
         assert_true((pd_simt_replays() > replays) == pd_cuda_path_on(on, PD_CUDA_GRAPHS));
-        assert_true((pd_simt_gemms() > gemms) == pd_cuda_path_on(on, PD_CUDA_CUBLASLT));
+        assert_true((pd_simt_gemms()->run > gemms) == pd_cuda_path_on(on, PD_CUDA_CUBLASLT));
         assert_true((strstr(info.numerics, "cublaslt") != NULL) ==
                     pd_cuda_path_on(on, PD_CUDA_CUBLASLT));
         for (int path = 0; path < PD_CUDA_PATHS; path++) {
