@@ -90,7 +90,7 @@ double pd_stage_matmul_rate(bool small)
 
         check("draining", pd_cuda_drain(runtime));
         start = pd_stage_seconds();
-        for (int product = 0; product < 4; product++)
+        for (int run = 0; run < 4; run++)
             check("multiplying", pd_cuda_gemm(runtime, &product, &algorithm));
         check("draining", pd_cuda_drain(runtime));
         rate = 8.0 * (double)side * (double)values / (pd_stage_seconds() - start);

@@ -66,6 +66,15 @@ struct block {
     };
     std::vector<array> arrays;
     size_t used, dynamic;
+
+#ifdef PD_SIMT_TSAN
+    ~block()
+    {
+        for (fiber &f : fibers)
+            if (f.tsan)
+                __tsan_destroy_fiber(f.tsan);
+    }
+#endif
 };
 
 extern thread_local block *running; /* of the thread that launches */

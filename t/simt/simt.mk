@@ -37,7 +37,7 @@ $(BUILD)/t/simt/test_rules $(BUILD)/t/simt/test_products $(BUILD)/t/simt/test_at
 RACE      := $(BUILD)/t/simt/race
 RACE_OBJ  := $(patsubst %.cu,$(RACE)/%.o,$(filter-out kernels/cuda/gpu_%,$(CUDA_SRC))) \
              $(CUDA_C:%.c=$(BUILD)/%.o) $(addprefix $(RACE)/,simt.o warp.o memory.o runtime.o)
-RACE_TEST := $(addprefix $(RACE)/,test_products test_attention test_operators test_kernels_sample)
+RACE_TEST := $(addprefix $(RACE)/,test_products test_attention test_operators test_group test_kernels_sample)
 
 $(RACE)/kernels/%.o: kernels/%.cu $(CUDA_HEAD) kernels/kernels.h $(SIMT_HEAD)
 	@mkdir -p $(@D)
