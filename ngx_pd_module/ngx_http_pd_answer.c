@@ -26,13 +26,10 @@ static ngx_str_t  ngx_http_pd_answer_objects[2][2] = {
 
 
 ngx_int_t
-ngx_http_pd_answer_prefix(ngx_http_pd_ctx_t *ctx, size_t room)
+ngx_http_pd_answer_begin(ngx_http_pd_ctx_t *ctx, ngx_http_pd_rope_t *rope)
 {
-    u_char              *p;
-    ngx_str_t           *begin, *object;
-    ngx_uint_t           stream, chat;
-    ngx_chain_t         *in, *cl;
-    ngx_http_pd_rope_t   rope;
+    ngx_str_t   *begin, *object;
+    ngx_uint_t   stream, chat;
 
     stream = ctx->openai.stream;
     chat = (ctx->openai.surface == NGX_HTTP_PD_OPENAI_CHAT);
@@ -40,21 +37,35 @@ ngx_http_pd_answer_prefix(ngx_http_pd_ctx_t *ctx, size_t room)
     begin = &ngx_http_pd_answer_begins[stream][chat];
     object = &ngx_http_pd_answer_objects[stream][chat];
 
+    if (ngx_http_pd_rope_append(rope, begin->data, begin->len) != NGX_OK
+        || ngx_http_pd_rope_append(rope, ctx->id.data, ctx->id.len) != NGX_OK
+        || ngx_http_pd_rope_append(rope, object->data, object->len) != NGX_OK
+        || ngx_http_pd_rope_number(rope, (ngx_uint_t) ngx_time()) != NGX_OK
+        || ngx_http_pd_rope_literal(rope, ",\"model\":\"") != NGX_OK
+        || ngx_http_pd_rope_escape(rope, ctx->openai.model.data,
+                                   ctx->openai.model.len)
+           != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_pd_rope_literal(rope, "\",\"choices\":[");
+}
+
+
+ngx_int_t
+ngx_http_pd_answer_prefix(ngx_http_pd_ctx_t *ctx, size_t room)
+{
+    u_char              *p;
+    ngx_chain_t         *in, *cl;
+    ngx_http_pd_rope_t   rope;
+
     ngx_memzero(&rope, sizeof(ngx_http_pd_rope_t));
 
     rope.buffer = NGX_HTTP_PD_STOCK_BUFFER;
     p = NULL;
 
-    if (ngx_http_pd_rope_append(&rope, begin->data, begin->len) == NGX_OK
-        && ngx_http_pd_rope_append(&rope, ctx->id.data, ctx->id.len) == NGX_OK
-        && ngx_http_pd_rope_append(&rope, object->data, object->len) == NGX_OK
-        && ngx_http_pd_rope_number(&rope, (ngx_uint_t) ngx_time()) == NGX_OK
-        && ngx_http_pd_rope_literal(&rope, ",\"model\":\"") == NGX_OK
-        && ngx_http_pd_rope_escape(&rope, ctx->openai.model.data,
-                                   ctx->openai.model.len)
-           == NGX_OK
-        && ngx_http_pd_rope_literal(&rope, "\",\"choices\":[") == NGX_OK)
-    {
+    if (ngx_http_pd_answer_begin(ctx, &rope) == NGX_OK) {
         p = ngx_pnalloc(ctx->request->pool, rope.size + room);
     }
 
@@ -76,8 +87,18 @@ ngx_http_pd_answer_prefix(ngx_http_pd_ctx_t *ctx, size_t room)
 ngx_int_t
 ngx_http_pd_answer_usage(ngx_http_pd_ctx_t *ctx, ngx_http_pd_rope_t *rope)
 {
+    u_char             *p;
     ngx_uint_t          i, prompt, cached, completion;
     ngx_http_pd_job_t  *job;
+
+    static const char  prompts[] = "\"usage\":{\"prompt_tokens\":";
+    static const char  completions[] = ",\"completion_tokens\":";
+    static const char  totals[] = ",\"total_tokens\":";
+    static const char  details[] = ",\"prompt_tokens_details\":"
+                                   "{\"cached_tokens\":";
+
+    u_char  text[sizeof(prompts) + sizeof(completions) + sizeof(totals)
+                 + sizeof(details) + 4 * NGX_INT_T_LEN + 2];
 
     prompt = 0;
     cached = 0;
@@ -94,22 +115,19 @@ ngx_http_pd_answer_usage(ngx_http_pd_ctx_t *ctx, ngx_http_pd_rope_t *rope)
         completion += job->completion_tokens;
     }
 
-    if (ngx_http_pd_rope_literal(rope, "\"usage\":{\"prompt_tokens\":")
-        != NGX_OK
-        || ngx_http_pd_rope_number(rope, prompt) != NGX_OK
-        || ngx_http_pd_rope_literal(rope, ",\"completion_tokens\":") != NGX_OK
-        || ngx_http_pd_rope_number(rope, completion) != NGX_OK
-        || ngx_http_pd_rope_literal(rope, ",\"total_tokens\":") != NGX_OK
-        || ngx_http_pd_rope_number(rope, prompt + completion) != NGX_OK
-        || ngx_http_pd_rope_literal(rope, ",\"prompt_tokens_details\":"
-                                          "{\"cached_tokens\":")
-           != NGX_OK
-        || ngx_http_pd_rope_number(rope, cached) != NGX_OK)
-    {
-        return NGX_ERROR;
-    }
+    p = ngx_cpymem(text, prompts, sizeof(prompts) - 1);
+    p = ngx_http_pd_rope_digits(p, prompt);
+    p = ngx_cpymem(p, completions, sizeof(completions) - 1);
+    p = ngx_http_pd_rope_digits(p, completion);
+    p = ngx_cpymem(p, totals, sizeof(totals) - 1);
+    p = ngx_http_pd_rope_digits(p, prompt + completion);
+    p = ngx_cpymem(p, details, sizeof(details) - 1);
+    p = ngx_http_pd_rope_digits(p, cached);
 
-    return ngx_http_pd_rope_literal(rope, "}}");
+    *p++ = '}';
+    *p++ = '}';
+
+    return ngx_http_pd_rope_append(rope, text, p - text);
 }
 
 

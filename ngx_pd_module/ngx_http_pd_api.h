@@ -73,7 +73,7 @@ typedef struct {
 /* an answer that is sent in one piece, as far as it has come, escaped */
 
 typedef struct {
-    ngx_http_pd_rope_t            text;
+    ngx_http_pd_rope_t            text;         /* and all before it */
     ngx_http_pd_rope_t            reasoning;
     ngx_http_pd_logprobs_t        logprobs;
 } ngx_http_pd_gathered_t;
@@ -178,7 +178,11 @@ ngx_int_t ngx_http_pd_response_init(ngx_http_pd_ctx_t *ctx);
 
 /* --- ngx_http_pd_answer.c: what both write alike --- */
 
-/* ctx->prefix: "{"id": ... "choices":[", with "room" bytes behind it */
+/* "{"id": ... "choices":[" */
+ngx_int_t ngx_http_pd_answer_begin(ngx_http_pd_ctx_t *ctx,
+    ngx_http_pd_rope_t *rope);
+
+/* the same as ctx->prefix, with "room" bytes behind it */
 ngx_int_t ngx_http_pd_answer_prefix(ngx_http_pd_ctx_t *ctx, size_t room);
 
 /* ""usage":{ ... }" of all choices */

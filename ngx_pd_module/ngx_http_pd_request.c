@@ -208,18 +208,19 @@ ngx_http_pd_request_id_valid(ngx_str_t *value, size_t max)
 static ngx_int_t
 ngx_http_pd_request_id(ngx_http_pd_ctx_t *ctx)
 {
-    u_char  *p;
+    u_char    *p;
+    uint64_t   id[2];
 
-    p = ngx_pnalloc(ctx->request->pool, 32);
+    p = ngx_pnalloc(ctx->request->pool, 2 * sizeof(id));
     if (p == NULL) {
         return NGX_ERROR;
     }
 
-    ctx->id.data = p;
-    ctx->id.len = 32;
+    id[0] = ngx_http_pd_random();
+    id[1] = ngx_http_pd_random();
 
-    ngx_sprintf(p, "%016xL%016xL", ngx_http_pd_random(),
-                ngx_http_pd_random());
+    ctx->id.data = p;
+    ctx->id.len = ngx_hex_dump(p, (u_char *) id, sizeof(id)) - p;
 
     return NGX_OK;
 }

@@ -2,8 +2,9 @@
 /*
  * The answer as one JSON text, sent when every choice has ended.
  *
- * Text is escaped when it comes; at the end what surrounds it is written and
- * the buffers are joined, so that nothing is copied again.
+ * What comes before a choice's text is written first, the text is escaped when
+ * it comes; at the end the rest is written behind it, and the choices' buffers
+ * are joined: nothing is copied again, and a short answer is one buffer.
  */
 
 
@@ -17,7 +18,8 @@
 static ngx_int_t ngx_http_pd_response_delta(ngx_http_pd_choice_t *choice,
     ngx_http_pd_delta_t *delta);
 static ngx_int_t ngx_http_pd_response_finish(ngx_http_pd_choice_t *choice);
-static ngx_int_t ngx_http_pd_response_choice(ngx_http_pd_choice_t *choice,
+static ngx_int_t ngx_http_pd_response_begin(ngx_http_pd_choice_t *choice);
+static ngx_int_t ngx_http_pd_response_end(ngx_http_pd_choice_t *choice,
     ngx_http_pd_rope_t *all);
 static ngx_int_t ngx_http_pd_response_message(ngx_http_pd_choice_t *choice,
     ngx_http_pd_rope_t *all);
@@ -56,9 +58,40 @@ ngx_http_pd_response_init(ngx_http_pd_ctx_t *ctx)
         ngx_http_pd_logprobs_init(&gathered[i].logprobs, &gathered[i].text);
 
         ctx->choices[i].gathered = &gathered[i];
+
+        if (ngx_http_pd_response_begin(&ctx->choices[i]) != NGX_OK) {
+            return NGX_ERROR;
+        }
     }
 
-    return ngx_http_pd_answer_prefix(ctx, 0);
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_pd_response_begin(ngx_http_pd_choice_t *choice)
+{
+    ngx_int_t            rc;
+    ngx_http_pd_ctx_t   *ctx;
+    ngx_http_pd_rope_t  *text;
+
+    ctx = choice->ctx;
+    text = &choice->gathered->text;
+
+    rc = (choice == ctx->choices) ? ngx_http_pd_answer_begin(ctx, text)
+                                  : ngx_http_pd_rope_literal(text, ",");
+
+    if (rc != NGX_OK
+        || ngx_http_pd_rope_literal(text, "{\"index\":") != NGX_OK
+        || ngx_http_pd_rope_number(text, choice->index) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    return (ctx->openai.surface == NGX_HTTP_PD_OPENAI_CHAT)
+           ? ngx_http_pd_rope_literal(text, ",\"message\":{\"role\":"
+                                            "\"assistant\",\"content\":\"")
+           : ngx_http_pd_rope_literal(text, ",\"text\":\"");
 }
 
 
@@ -106,7 +139,7 @@ ngx_http_pd_response_finish(ngx_http_pd_choice_t *choice)
 {
     ngx_uint_t           i;
     ngx_http_pd_ctx_t   *ctx;
-    ngx_http_pd_rope_t   all;
+    ngx_http_pd_rope_t  *all;
 
     ctx = choice->ctx;
 
@@ -114,69 +147,45 @@ ngx_http_pd_response_finish(ngx_http_pd_choice_t *choice)
         return NGX_OK;
     }
 
-    ngx_memzero(&all, sizeof(ngx_http_pd_rope_t));
-
-    all.pool = ctx->request->pool;
-    all.buffer = NGX_HTTP_PD_RESPONSE_BUFFER;
-
-    if (ngx_http_pd_rope_append(&all, ctx->prefix.data, ctx->prefix.len)
-        != NGX_OK)
-    {
-        return NGX_ERROR;
-    }
+    all = &ctx->choices[0].gathered->text;
 
     for (i = 0; i < ctx->nchoices; i++) {
 
-        if ((i && ngx_http_pd_rope_literal(&all, ",") != NGX_OK)
-            || ngx_http_pd_response_choice(&ctx->choices[i], &all) != NGX_OK)
-        {
+        if (i) {
+            ngx_http_pd_rope_join(all, &ctx->choices[i].gathered->text);
+        }
+
+        if (ngx_http_pd_response_end(&ctx->choices[i], all) != NGX_OK) {
             return NGX_ERROR;
         }
     }
 
-    if (ngx_http_pd_rope_literal(&all, "],") != NGX_OK
-        || ngx_http_pd_answer_usage(ctx, &all) != NGX_OK
-        || ngx_http_pd_rope_literal(&all, "}") != NGX_OK)
+    if (ngx_http_pd_rope_literal(all, "],") != NGX_OK
+        || ngx_http_pd_answer_usage(ctx, all) != NGX_OK
+        || ngx_http_pd_rope_literal(all, "}") != NGX_OK)
     {
         return NGX_ERROR;
     }
 
-    return ngx_http_pd_answer_send(ctx->request, &all);
+    return ngx_http_pd_answer_send(ctx->request, all);
 }
 
 
 static ngx_int_t
-ngx_http_pd_response_choice(ngx_http_pd_choice_t *choice,
-    ngx_http_pd_rope_t *all)
+ngx_http_pd_response_end(ngx_http_pd_choice_t *choice, ngx_http_pd_rope_t *all)
 {
-    if (ngx_http_pd_rope_literal(all, "{\"index\":") != NGX_OK
-        || ngx_http_pd_rope_number(all, choice->index) != NGX_OK)
-    {
-        return NGX_ERROR;
-    }
+    ngx_int_t   rc;
+    ngx_uint_t  surface;
 
-    if (choice->ctx->openai.surface == NGX_HTTP_PD_OPENAI_CHAT) {
+    surface = choice->ctx->openai.surface;
 
-        if (ngx_http_pd_response_message(choice, all) != NGX_OK) {
-            return NGX_ERROR;
-        }
+    rc = (surface == NGX_HTTP_PD_OPENAI_CHAT)
+         ? ngx_http_pd_response_message(choice, all)
+         : ngx_http_pd_rope_literal(all, "\"");
 
-    } else {
-
-        if (ngx_http_pd_rope_literal(all, ",\"text\":\"") != NGX_OK) {
-            return NGX_ERROR;
-        }
-
-        ngx_http_pd_rope_join(all, &choice->gathered->text);
-
-        if (ngx_http_pd_rope_literal(all, "\"") != NGX_OK) {
-            return NGX_ERROR;
-        }
-    }
-
-    if (ngx_http_pd_logprobs_take(&choice->gathered->logprobs,
-                                  choice->ctx->openai.surface, all)
-        != NGX_OK
+    if (rc != NGX_OK
+        || ngx_http_pd_logprobs_take(&choice->gathered->logprobs, surface, all)
+           != NGX_OK
         || ngx_http_pd_rope_literal(all, ",\"finish_reason\":\"") != NGX_OK
         || ngx_http_pd_rope_text(all, ngx_http_pd_answer_finish(choice))
            != NGX_OK)
@@ -188,39 +197,26 @@ ngx_http_pd_response_choice(ngx_http_pd_choice_t *choice,
 }
 
 
+/* what is behind a message's content */
+
 static ngx_int_t
 ngx_http_pd_response_message(ngx_http_pd_choice_t *choice,
     ngx_http_pd_rope_t *all)
 {
-    if (ngx_http_pd_rope_literal(all, ",\"message\":{\"role\":\"assistant\","
-                                      "\"content\":\"")
+    if (choice->gathered->reasoning.size == 0) {
+        return ngx_http_pd_rope_literal(all, "\",\"refusal\":null}");
+    }
+
+    if (ngx_http_pd_rope_literal(all, "\",\"refusal\":null,"
+                                      "\"reasoning_content\":\"")
         != NGX_OK)
     {
         return NGX_ERROR;
     }
 
-    ngx_http_pd_rope_join(all, &choice->gathered->text);
+    ngx_http_pd_rope_join(all, &choice->gathered->reasoning);
 
-    if (ngx_http_pd_rope_literal(all, "\",\"refusal\":null") != NGX_OK) {
-        return NGX_ERROR;
-    }
-
-    if (choice->gathered->reasoning.size) {
-
-        if (ngx_http_pd_rope_literal(all, ",\"reasoning_content\":\"")
-            != NGX_OK)
-        {
-            return NGX_ERROR;
-        }
-
-        ngx_http_pd_rope_join(all, &choice->gathered->reasoning);
-
-        if (ngx_http_pd_rope_literal(all, "\"") != NGX_OK) {
-            return NGX_ERROR;
-        }
-    }
-
-    return ngx_http_pd_rope_literal(all, "}");
+    return ngx_http_pd_rope_literal(all, "\"}");
 }
 
 

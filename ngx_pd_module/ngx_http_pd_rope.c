@@ -118,16 +118,34 @@ ngx_http_pd_rope_escape(ngx_http_pd_rope_t *rope, u_char *p, size_t len)
 ngx_int_t
 ngx_http_pd_rope_number(ngx_http_pd_rope_t *rope, ngx_uint_t n)
 {
-    u_char  *p, digits[NGX_INT_T_LEN];
+    u_char  digits[NGX_INT_T_LEN];
 
-    p = digits + NGX_INT_T_LEN;
+    return ngx_http_pd_rope_append(rope, digits,
+                                   ngx_http_pd_rope_digits(digits, n)
+                                   - digits);
+}
 
-    do {
-        *--p = (u_char) ('0' + n % 10);
+
+u_char *
+ngx_http_pd_rope_digits(u_char *p, ngx_uint_t n)
+{
+    u_char      *last;
+    ngx_uint_t   rest;
+
+    last = p;
+
+    for (rest = n; rest >= 10; rest /= 10) {
+        last++;
+    }
+
+    for (p = last; /* void */; p--) {
+        *p = (u_char) ('0' + n % 10);
         n /= 10;
-    } while (n);
 
-    return ngx_http_pd_rope_append(rope, p, digits + NGX_INT_T_LEN - p);
+        if (n == 0) {
+            return last + 1;
+        }
+    }
 }
 
 

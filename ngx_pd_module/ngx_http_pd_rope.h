@@ -55,6 +55,9 @@ ngx_int_t ngx_http_pd_rope_escape(ngx_http_pd_rope_t *rope, u_char *p,
 
 ngx_int_t ngx_http_pd_rope_number(ngx_http_pd_rope_t *rope, ngx_uint_t n);
 
+/* the number's digits, NGX_INT_T_LEN at most; returns what lies behind them */
+u_char *ngx_http_pd_rope_digits(u_char *p, ngx_uint_t n);
+
 /* moves all of "tail" behind "rope", without a copy */
 void ngx_http_pd_rope_join(ngx_http_pd_rope_t *rope, ngx_http_pd_rope_t *tail);
 
