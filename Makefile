@@ -165,7 +165,7 @@ $(HELP_LIB): $(HELP_OBJ)
 	$(AR) rcs $@ $^
 
 $(filter $(BUILD)/t/unit/test_engine%,$(UNIT_BIN)): $(BUILD)/t/unit/double_model.o
-$(BUILD)/t/unit/test_engine_routes $(BUILD)/t/unit/test_engine_faults: $(BUILD)/t/unit/double_kvx.o
+$(addprefix $(BUILD)/t/unit/test_engine_,borrow faults routes): $(BUILD)/t/unit/double_kvx.o
 
 $(BUILD)/t/unit/test_%: $(BUILD)/t/unit/test_%.o $(HELP_LIB) $(ROOM_LIBS)
 	$(CC) $(PD_LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) -lcmocka $(PD_LIBS)

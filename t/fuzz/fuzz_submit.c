@@ -50,6 +50,7 @@ static void check_request(const struct pd_request *request)
         PROMISE(request->generated.ids[i] >= 0 && request->generated.ids[i] < FAKE_VOCABULARY);
     PROMISE(s->temperature >= 0 && s->temperature <= 2 && s->top_p > 0 && s->top_p <= 1);
     PROMISE(s->logprobs >= 0 && s->logprobs <= 21);
+    PROMISE(request->route != PD_ROUTE_PREFILL || request->ticket.tokens < MODEL_LEN);
     PROMISE(request->stream != NULL);
 }
 

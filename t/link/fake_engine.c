@@ -71,6 +71,12 @@ static void fail(struct pd_engine *engine, size_t i, int code, const char *messa
     engine->events.failed(engine->events.context, &failure);
 }
 
+/* A ticket, and little else. */
+static bool hands_out(const struct sequence *s)
+{
+    return s->request->route == PD_ROUTE_PREFILL || s->request->route == PD_ROUTE_OFFER;
+}
+
 static void place(struct pd_engine *engine, struct sequence *s)
 {
     struct pd_placed placed = {.id = s->request->id,
@@ -78,7 +84,10 @@ static void place(struct pd_engine *engine, struct sequence *s)
                                .cached_tokens = 3};
 
     s->placed = true;
-    if (s->request->route == PD_ROUTE_PREFILL) {
+    if (hands_out(s)) {
+        placed.borrowed_tokens = s->request->ticket.tokens;
+        snprintf(placed.borrow_failed, sizeof(placed.borrow_failed), "%s",
+                 s->request->ticket.instance);
         placed.has_ticket = true;
         strcpy(placed.ticket.instance, "fake");
         strcpy(placed.ticket.address, "127.0.0.1:1");
@@ -102,13 +111,11 @@ struct material {
 
 static void finish(const struct sequence *s, struct pd_output *out)
 {
-    bool prefill = s->request->route == PD_ROUTE_PREFILL;
-
-    out->finished = prefill || s->position >= s->request->sampling.max_tokens;
+    out->finished = hands_out(s) || s->position >= s->request->sampling.max_tokens;
     if (!out->finished)
         return;
     out->finish =
-        prefill ? PD__V1__FINISH_REASON__FINISH_NONE : PD__V1__FINISH_REASON__FINISH_LENGTH;
+        hands_out(s) ? PD__V1__FINISH_REASON__FINISH_NONE : PD__V1__FINISH_REASON__FINISH_LENGTH;
     out->prompt_tokens = (uint32_t)s->request->prompt.count;
     out->completion_tokens = s->position;
     out->timing.queue_us = 11;
@@ -121,7 +128,13 @@ static void advance(struct sequence *s, struct material *material, struct pd_out
 
     memset(out, 0, sizeof(*out));
     out->id = s->request->id;
-    out->position = s->position++;
+    out->position = s->position;
+    if (s->request->route == PD_ROUTE_OFFER) {
+        out->text = "";
+        finish(s, out);
+        return;
+    }
+    s->position++;
     material->token = letter;
     out->tokens = &material->token;
     out->token_count = 1;
@@ -173,7 +186,7 @@ static void one_step(struct pd_engine *engine)
         if (!s->placed || s->offered || behaves(s, "hold"))
             continue;
         advance(s, &materials[count], &outputs[count]);
-        if (outputs[count].finished && s->request->route == PD_ROUTE_PREFILL)
+        if (outputs[count].finished && hands_out(s))
             s->offered = true;
         else if (outputs[count].finished)
             ended[ended_count++] = i;

@@ -41,7 +41,7 @@ def _load():
 
 
 pd = _load()
-DIRECT, PREFILL, DECODE = 0, 1, 2
+DIRECT, PREFILL, DECODE, OFFER = 0, 1, 2, 3
 (INTERNAL, INVALID, CONTEXT_LENGTH, CAPACITY, TICKET, CANCELLED, DRAINING, DEADLINE,
  REDIRECT) = range(9)
 CHANNEL = [("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", 64 << 20),

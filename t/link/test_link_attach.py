@@ -3,8 +3,8 @@
 import grpc
 
 from case import Case
-from rig import (CANCELLED, CAPACITY, CONTEXT_LENGTH, DECODE, DRAINING, INTERNAL, INVALID, PREFILL,
-                 TICKET, part_messages, pd, stats, wait_for)
+from rig import (CANCELLED, CAPACITY, CONTEXT_LENGTH, DECODE, DRAINING, INTERNAL, INVALID, OFFER,
+                 PREFILL, TICKET, part_messages, pd, stats, wait_for)
 
 CODE = grpc.StatusCode
 
@@ -19,7 +19,7 @@ class Hello(Case):
                           hello.boot, hello.role), (1, 1, "fake", "m", 77, 3))
         self.assertEqual(hello.fingerprint.weights, b"\xaa" * 32)
         self.assertEqual(list(hello.kv_transports), ["shm", "tcp"])
-        self.assertEqual(sorted(hello.capabilities), ["chat", "logprobs"])
+        self.assertEqual(sorted(hello.capabilities), ["chat", "logprobs", "offer"])
         self.assertEqual((hello.zone, hello.revision, hello.max_submit_bytes),
                          ("z1", "r1", 256 * 1024))
         report = frontend.wait_load(lambda load: load.number >= 3, "three reports of an idle worker")
@@ -215,6 +215,33 @@ class Requests(Case):
         frontend.finished(3)
         self.assertEqual(len(self.worker.seen("cancel", "request=1 attempt=1")), 1)
 
+    def test_an_offer_is_handed_over_at_once(self):
+        frontend = self.frontend()
+        self.assertIn("offer", frontend.wait_hello().capabilities)
+        frontend.submit(1, route=OFFER, text=b"prompt")
+        self.assertEqual(frontend.placed(1).ticket.generation, 4711)
+        text, _, finished = frontend.finished(1)
+        self.assertEqual((text, finished.reason, finished.completion_tokens), (b"", 0, 0))
+        frontend.cancel(1)
+        self.worker.wait_line("revoke request=1")
+
+    def test_a_ticket_to_borrow_from(self):
+        """What cannot be read is no fault of the request's."""
+        frontend = self.frontend()
+        print_ = pd.Fingerprint(weights=b"w" * 32, tokenizer=b"t" * 32, chat_template=b"c" * 32, layout=b"l" * 32)
+        good = pd.Ticket(instance="d", address="10.0.0.1:9000", tokens=32, block_size=16, secret=b"s" * 16,
+                         fingerprint=print_)
+        frontend.submit(1, route=PREFILL, text=b"prompt", ticket=good, ticket_wait_ms=100)
+        placed = frontend.placed(1)
+        self.assertEqual((placed.borrowed_tokens, placed.borrow_failed), (32, "d"))
+        for request, (field, value) in enumerate((("address", "xds:///x"), ("secret", b"short"), ("block_size", 64),
+                                                  ("tokens", 1 << 31)), 2):
+            bad = pd.Ticket()
+            bad.CopyFrom(good)
+            setattr(bad, field, value)
+            frontend.submit(request, route=PREFILL, text=b"prompt", ticket=bad)
+            self.assertEqual(frontend.placed(request).borrowed_tokens, 0)
+
     def test_generated_tokens_of_an_earlier_attempt(self):
         frontend = self.frontend()
         frontend.submit(1, attempt=2, text=b"x", max_tokens=5,
@@ -401,6 +428,11 @@ class Roles(Case):
         self.assertEqual(frontend.failed(1).code, INTERNAL)
         frontend.submit(2, route=PREFILL, text=b"x")
         frontend.finished(2)
+
+    def test_any_worker_offers_what_it_has(self):
+        frontend = self.frontend()
+        frontend.submit(1, route=OFFER, text=b"x")
+        frontend.finished(1)
 
     def test_no_kv_links_without_kvx(self):
         stream = self.raw("/pd.v1.Kv/Link", b"x")

@@ -223,6 +223,8 @@ class Life(unittest.TestCase):
                               ("preemptions_total", "preemptions"),
                               ("cache_evictions_total", "cache_evictions"),
                               ("prefix_cache_hit_tokens_total", "cache_hit_tokens"),
+                              ("prefix_cache_offered_tokens_total", "offered_tokens"),
+                              ("prefix_cache_borrowed_tokens_total", "borrowed_tokens"),
                               ("prefill_chunk_tokens", "prefill_chunk_tokens")):
             key = f'pd_worker_{name}{{model_name="m",instance_name="w1",role="mixed"}}'
             self.assertEqual(page[key], counters[counter], name)

@@ -240,10 +240,10 @@ void double_net_hold(struct double_net *net, int holds)
     pthread_mutex_unlock(&net->lock);
 }
 
-void double_net_lie(struct double_net *net)
+void double_net_lie(struct double_net *net, bool lies)
 {
     pthread_mutex_lock(&net->lock);
-    net->lies = true;
+    net->lies = lies;
     pthread_mutex_unlock(&net->lock);
 }
 

@@ -47,7 +47,7 @@ void double_kvx_destroy(struct pd_kvx *kvx);
 /* The link between the workers breaks: every fetch fails, every claimed ticket is released. */
 void double_net_cut(struct double_net *net);
 
-/* From now on claims get another prompt than was offered: a source that lies. */
-void double_net_lie(struct double_net *net);
+/* From now on claims get another prompt than was offered: a source that lies; or not any more. */
+void double_net_lie(struct double_net *net, bool lies);
 
 #endif

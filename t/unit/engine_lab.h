@@ -8,7 +8,7 @@
 #include "t/unit/tiny_model.h"
 #include "worker/engine/engine.h"
 
-enum { LAB_REQUESTS = 64, LAB_TOKENS = 256, LAB_TEXT = 2048 };
+enum { LAB_REQUESTS = 96, LAB_TOKENS = 256, LAB_TEXT = 2048 };
 
 /* What was heard of one request. Tokens are ordered by position, repeats checked and dropped. */
 struct lab_answer {

@@ -138,7 +138,7 @@ static void test_a_lying_source_is_not_believed(void **state)
     lab_append(&request->generated, &invented, 1); /* is not what the ticket's prompt ends with */
     lab_submit(&reader, request);
     expect_failure(&reader, 0, TICKET);
-    double_net_lie(net);
+    double_net_lie(net, true);
     lab_submit(&source, prefill_request(1, prompt, LONG));
     lab_submit(&reader, decode_request(1, LONG));
     expect_failure(&reader, 1, TICKET);

@@ -1,5 +1,5 @@
-/* Two engines and the real hand-off between them, over shared memory and over TCP: the same answers,
- * and under a storm of cancels no wrong token, no missing last word and no missing block. */
+/* Two engines and the real hand-off between them, over shared memory and over TCP, in both directions: the
+ * same answers, and under a storm of cancels no wrong token, no missing last word and no missing block. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,10 +29,12 @@ static struct end source, reader;
 
 /* ---- the control streams, in place of the link room ------------------------------------------ */
 
+/* Either worker reads from the other; the ids of one are not the other's. */
 static struct {
     pthread_mutex_t lock;
-    struct {
-        uint64_t reader_id, source_id;
+    struct link {
+        struct end *ends[2]; /* who opened it, and the other */
+        uint64_t ids[2];
         bool alive;
     } links[LINKS];
     int count;
@@ -40,49 +42,54 @@ static struct {
 
 static void on_open(void *context, uint64_t id, const char *address)
 {
-    assert_ptr_equal(context, &reader);
-    assert_string_equal(address, source.name);
+    struct end *opener = context, *other = opener == &reader ? &source : &reader;
+    struct link *link;
+
+    assert_string_equal(address, other->name);
     pthread_mutex_lock(&wire.lock);
     assert_true(wire.count < LINKS);
-    wire.links[wire.count].reader_id = id;
-    wire.links[wire.count].source_id = pd_kvx_next_link_id(source.kvx);
-    wire.links[wire.count].alive = true;
-    pd_kvx_reader_up(source.kvx, wire.links[wire.count].source_id, reader.name);
-    pd_kvx_link_up(reader.kvx, id);
-    wire.count++;
+    link = &wire.links[wire.count++];
+    *link = (struct link){{opener, other}, {id, pd_kvx_next_link_id(other->kvx)}, true};
+    pd_kvx_reader_up(other->kvx, link->ids[1], opener->name);
+    pd_kvx_link_up(opener->kvx, id);
     pthread_mutex_unlock(&wire.lock);
+}
+
+/* Which end of a living link this is; *link: NULL if it is none's. */
+static int find_link(const struct end *end, uint64_t id, struct link **link)
+{
+    for (int i = 0; i < 2 * wire.count; i++) {
+        *link = &wire.links[i / 2];
+        if ((*link)->alive && (*link)->ends[i % 2] == end && (*link)->ids[i % 2] == id)
+            return i % 2;
+    }
+    *link = NULL;
+    return 0;
 }
 
 static void on_send(void *context, uint64_t id, uint8_t *bytes, size_t length)
 {
-    bool from_reader = context == &reader;
+    struct link *link;
+    int other;
 
     pthread_mutex_lock(&wire.lock);
-    for (int i = 0; i < wire.count; i++) {
-        if (id != (from_reader ? wire.links[i].reader_id : wire.links[i].source_id))
-            continue;
-        if (wire.links[i].alive)
-            pd_kvx_receive(from_reader ? source.kvx : reader.kvx,
-                           from_reader ? wire.links[i].source_id : wire.links[i].reader_id, bytes,
-                           length);
-    }
+    other = !find_link(context, id, &link);
+    if (link)
+        pd_kvx_receive(link->ends[other]->kvx, link->ids[other], bytes, length);
     pthread_mutex_unlock(&wire.lock);
     free(bytes);
 }
 
 static void on_close(void *context, uint64_t id)
 {
-    bool from_reader = context == &reader;
+    struct link *link;
+    int other;
 
     pthread_mutex_lock(&wire.lock);
-    for (int i = 0; i < wire.count; i++) {
-        if (!wire.links[i].alive ||
-            id != (from_reader ? wire.links[i].reader_id : wire.links[i].source_id))
-            continue;
-        wire.links[i].alive = false;
-        pd_kvx_link_down(from_reader ? source.kvx : reader.kvx,
-                         from_reader ? wire.links[i].source_id : wire.links[i].reader_id,
-                         "the other end hung up");
+    other = !find_link(context, id, &link);
+    if (link) {
+        link->alive = false;
+        pd_kvx_link_down(link->ends[other]->kvx, link->ids[other], "the other end hung up");
     }
     pthread_mutex_unlock(&wire.lock);
 }
@@ -356,6 +363,148 @@ static void test_storm_over_tcp(void **state)
     storm("tcp");
 }
 
+/* ---- chats ----------------------------------------------------------------------------------- */
+
+/* The second turn of request `id` is request SECOND + id, and OFFER + id asks the reader what it has. */
+enum { CHATS = 16, SECOND = 48, OFFER = 80, TURN = 128 };
+
+static struct turn {
+    int32_t prompt[TURN], answer[LONG];
+    int count;
+} turns[CHATS];
+
+static void ask_the_oracle(void)
+{
+    for (uint64_t id = 0; id < CHATS; id++) {
+        struct turn *turn = &turns[id];
+        struct pd_sample_params greedy = {.top_p = 1, .typical_p = 1, .repetition = 1};
+
+        for (const char *p = text_of(2 * id); *p; p++)
+            turn->prompt[turn->count++] = *p;
+        for (int i = 0; i < LONG; i++)
+            turn->prompt[turn->count++] = oracle_of(2 * id)[i];
+        turn->prompt[turn->count++] = '?';
+        assert_true(turn->count <= TURN);
+        tiny_model_answer(turn->prompt, turn->count, greedy, turn->answer, NULL, LONG);
+    }
+}
+
+static struct pd_request *turn_request(struct lab *lab, uint64_t id, uint64_t chat)
+{
+    struct pd_request *request = lab_request(lab, id, "", LONG);
+
+    lab_append(&request->prompt, turns[chat].prompt, (size_t)turns[chat].count);
+    return request;
+}
+
+static void offered(struct lab *lab, const struct pd_placed *placed)
+{
+    uint64_t chat = placed->id.request - OFFER, fate = fate_of(chat);
+    struct pd_request *request;
+
+    if (!placed->has_ticket)
+        return; /* it is a decode's */
+    request = turn_request(&source.lab, SECOND + chat, chat);
+    request->route = PD_ROUTE_PREFILL;
+    request->ticket = placed->ticket;
+    request->ticket_wait_ms = fate == 3 ? 1 : 60000;
+    lab_submit(&source.lab, request);
+    if (fate == 1)
+        pd_engine_cancel(source.lab.engine, lab_id(SECOND + chat));
+    if (fate == 2)
+        pd_engine_cancel(lab->engine, placed->id);
+}
+
+static void turn_placed(struct lab *lab, const struct pd_placed *placed)
+{
+    uint64_t id = placed->id.request;
+    struct pd_request *request;
+
+    if (id < SECOND) {
+        submit_to_reader(lab, placed);
+        return;
+    }
+    request = lab_request(&reader.lab, id, "", LONG);
+    request->route = PD_ROUTE_DECODE;
+    request->ticket = placed->ticket;
+    lab_submit(&reader.lab, request);
+}
+
+static void first_turns(void)
+{
+    for (uint64_t chat = 0; chat < CHATS; chat++) {
+        struct pd_request *request = lab_request(&source.lab, 2 * chat, text_of(2 * chat), LONG);
+
+        sampling_of(2 * chat, &request->sampling);
+        request->route = PD_ROUTE_PREFILL;
+        lab_submit(&source.lab, request);
+    }
+    for (uint64_t chat = 0; chat < CHATS; chat++)
+        lab_expect(&reader.lab, 2 * chat, oracle_of(2 * chat), LONG);
+}
+
+/* What came of a chat's second turn; how many tokens the source borrowed for it. */
+static uint32_t expect_second_turn(uint64_t chat)
+{
+    const struct lab_answer *begun = lab_wait(&source.lab, SECOND + chat), *answer;
+
+    assert_int_equal(begun->last_words, 1);
+    if (begun->failed) {
+        assert_int_equal(fate_of(chat), 1);
+        if (!begun->placed)
+            return 0;
+    }
+    answer = lab_wait(&reader.lab, SECOND + chat);
+    assert_int_equal(answer->last_words, 1);
+    assert_memory_equal(answer->tokens, turns[chat].answer,
+                        (size_t)answer->count * sizeof(*answer->tokens));
+    if (fate_of(chat) != 1)
+        assert_int_equal(answer->count, LONG);
+    return begun->where.borrowed_tokens;
+}
+
+static void chats(const char *transport)
+{
+    struct lab_options p = lab_defaults(), d = lab_defaults();
+    uint32_t borrowed = 0;
+
+    p.model.kv_blocks = 60; /* blocks are used again and again */
+    p.model.max_tokens = 9;
+    d.model.max_seqs = d.model.max_tokens = 2 * CHATS;
+    d.model.kv_blocks = 700;
+    open_pair(&p, &d, transport);
+    source.lab.on_placed = turn_placed;
+    reader.lab.on_placed = offered;
+    start_pair();
+    first_turns();
+    for (uint64_t chat = 0; chat < CHATS; chat++) {
+        struct pd_request *request = turn_request(&reader.lab, OFFER + chat, chat);
+
+        request->route = PD_ROUTE_OFFER;
+        lab_submit(&reader.lab, request);
+    }
+    for (uint64_t chat = 0; chat < CHATS; chat++) {
+        borrowed += expect_second_turn(chat);
+        pd_engine_cancel(source.lab.engine, lab_id(SECOND + chat));
+        pd_engine_cancel(reader.lab.engine, lab_id(OFFER + chat));
+    }
+    assert_true(borrowed > 0);
+    assert_true(lab_load(&source.lab).borrowed_tokens >= borrowed); /* some are evicted again */
+    close_pair();
+}
+
+static void test_chats_over_shm(void **state)
+{
+    (void)state;
+    chats("shm");
+}
+
+static void test_chats_over_tcp(void **state)
+{
+    (void)state;
+    chats("tcp");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -365,11 +514,15 @@ int main(void)
         cmocka_unit_test(test_same_answers_of_gpus_that_read_each_other),
         cmocka_unit_test(test_storm_over_shm),
         cmocka_unit_test(test_storm_over_tcp),
+        cmocka_unit_test(test_chats_over_shm),
+        cmocka_unit_test(test_chats_over_tcp),
     };
 
     if (&pd_backend_cuda != NULL) { /* over the shim: all else runs without it */
         tiny_head_dim = 32;
         cmocka_set_test_filter("*gpus*");
+    } else {
+        ask_the_oracle();
     }
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,7 +3,7 @@
  * Room is a slot on the device and the blocks of the whole prompt, both at once or neither: nobody
  * waits while holding half. A DIRECT or PREFILL request that finds no room waits; a DECODE request
  * has another worker's blocks behind it and is refused at once instead, so that the dispatcher can
- * take another.
+ * take another. An OFFER needs none: it takes what is in the cache, or is refused at once.
  *
  * Who waits is tried in order of age. Behind one that finds no room a younger one may still be let
  * in, as long as those that have passed an older one are together no longer than that one itself
@@ -99,15 +99,21 @@ static int check_request(struct pd_engine *engine, struct pd_request *request, u
 
 /* ---- room ------------------------------------------------------------------------------------ */
 
-bool pd_admit_blocks(struct pd_engine *engine, struct pd_sequence *s, int count)
+static bool take_blocks(struct pd_engine *engine, int count, int32_t after, int32_t *fresh)
 {
-    int32_t after = s->block_count ? s->blocks[s->block_count - 1] : PD_NO_BLOCK;
-    int32_t *fresh = s->blocks + s->block_count;
-
     if (!pd_block_pool_alloc(engine->pool, (size_t)count, after, fresh))
         return false;
     if (engine->kvx)
         pd_kvx_recycled(engine->kvx, fresh, (size_t)count);
+    return true;
+}
+
+bool pd_admit_blocks(struct pd_engine *engine, struct pd_sequence *s, int count)
+{
+    int32_t after = s->block_count ? s->blocks[s->block_count - 1] : PD_NO_BLOCK;
+
+    if (!take_blocks(engine, count, after, s->blocks + s->block_count))
+        return false;
     s->block_count += count;
     return true;
 }
@@ -139,6 +145,17 @@ static int64_t growth_of_others(const struct pd_engine *engine, const struct pd_
             count = (count < 0 ? 0 : count) + growth_of(engine, s, s->block_count);
     }
     return count;
+}
+
+bool pd_admit_spare_blocks(struct pd_engine *engine, int count, int beside, int32_t after,
+                           int32_t *blocks)
+{
+    struct pd_block_counts counts;
+    int64_t growth = growth_of_others(engine, NULL);
+
+    pd_block_pool_count(engine->pool, &counts);
+    return counts.available >= count + beside + (growth < 0 ? 0 : growth) &&
+           take_blocks(engine, count, after, blocks);
 }
 
 /* Alone a sequence always fits: it may then grow into all that there is. */
@@ -219,6 +236,14 @@ static uint64_t tokens_ahead_of(const struct pd_engine *engine, const struct pd_
     return tokens;
 }
 
+/* What was borrowed may have been evicted again before there was room. */
+static uint32_t borrowed_of(const struct pd_sequence *s)
+{
+    uint32_t more = s->cached > s->own ? s->cached - s->own : 0;
+
+    return more < s->borrowed ? more : s->borrowed;
+}
+
 static void say_placed(struct pd_engine *engine, struct pd_sequence *s,
                        const struct pd_ticket *ticket)
 {
@@ -228,12 +253,15 @@ static void say_placed(struct pd_engine *engine, struct pd_sequence *s,
         .cached_tokens = s->cached,
         .has_ticket = ticket != NULL,
         .queued_ahead_tokens = tokens_ahead_of(engine, s),
+        .borrowed_tokens = borrowed_of(s),
     };
 
     if (ticket)
         placed.ticket = *ticket;
+    memcpy(placed.borrow_failed, s->borrow_failed, sizeof(placed.borrow_failed));
     s->placed = true;
-    engine->load.prompt_tokens += (uint64_t)s->prompt;
+    if (s->request->route != PD_ROUTE_OFFER)
+        engine->load.prompt_tokens += (uint64_t)s->prompt;
     pd_engine_publish_load(engine);
     engine->options.events.placed(engine->options.events.context, &placed);
 }
@@ -290,7 +318,9 @@ void pd_admit_waiting(struct pd_engine *engine)
     int64_t patience = INT64_MAX; /* tokens that may yet pass those that found no room */
 
     for (s = TAILQ_FIRST(&engine->waiting); s && engine->free_slot_count > 0; s = next) {
-        enum placing placing = s->count <= patience ? place(engine, s) : NO_ROOM;
+        enum placing placing = s->borrow              ? FOLLOWS
+                               : s->count <= patience ? place(engine, s)
+                                                      : NO_ROOM;
 
         next = TAILQ_NEXT(s, queue);
         s->blocked = placing == NO_ROOM;
@@ -374,8 +404,32 @@ static struct pd_sequence *make_sequence(struct pd_engine *engine, struct pd_req
     s->replayed = (int)request->generated.count;
     if (request->deadline_ns && request->deadline_ns < engine->next_deadline_ns)
         engine->next_deadline_ns = request->deadline_ns;
-    engine->load.requests++;
+    engine->load.requests += request->route != PD_ROUTE_OFFER;
     return s;
+}
+
+/* What is in the cache, but for the prompt's last token, which whoever asks must compute. The blocks
+ * stay until kvx says `released`. */
+static void offer(struct pd_engine *engine, struct pd_sequence *s)
+{
+    int size = engine->options.block_size;
+    size_t hits =
+        pd_block_pool_match(engine->pool, s->tokens, (size_t)s->count - 1, s->blocks, &s->prefix);
+    struct pd_ticket ticket;
+
+    s->block_count = s->published = (int)hits;
+    s->count = s->launched = s->collected = s->target = (int)hits * size;
+    s->cached = (uint32_t)(s->count < s->prompt ? s->count : s->prompt);
+    if (hits == 0) {
+        pd_sequence_abort(engine, s, PD__V1__FAILED__CODE__TICKET,
+                          "nothing of the prompt is in this worker's cache");
+    } else if (!pd_transfer_offer(engine, s, &ticket)) {
+        pd_sequence_abort(engine, s, PD__V1__FAILED__CODE__CAPACITY, "too many KV tickets are out");
+    } else {
+        engine->load.offered_tokens += (uint64_t)s->count;
+        say_placed(engine, s, &ticket);
+        pd_answer_offered(engine, s);
+    }
 }
 
 static void start_decode(struct pd_engine *engine, struct pd_sequence *s)
@@ -407,8 +461,10 @@ static int check_state(const struct pd_engine *engine, struct verdict *verdict)
 static int check_queue(const struct pd_engine *engine, const struct pd_request *request,
                        struct verdict *verdict)
 {
+    bool waits = request->route == PD_ROUTE_DIRECT || request->route == PD_ROUTE_PREFILL;
+
     verdict->code = PD__V1__FAILED__CODE__CAPACITY;
-    if (request->route != PD_ROUTE_DECODE && engine->waiting_count >= engine->options.max_waiting)
+    if (waits && engine->waiting_count >= engine->options.max_waiting)
         return pd_fail(&verdict->error, PD_FULL, "too many requests wait for this worker");
     return PD_OK;
 }
@@ -447,6 +503,7 @@ void pd_admit_request(struct pd_engine *engine, struct pd_request *request)
     struct pd_attempt id = request->id;
 
     if (!s) {
+        engine->load.ended_failed += request->route != PD_ROUTE_OFFER;
         pd_engine_say_failed(engine, &request->id, verdict.code, verdict.prompt_tokens,
                              verdict.param, verdict.error.text);
         pd_request_free(request);
@@ -460,7 +517,13 @@ void pd_admit_request(struct pd_engine *engine, struct pd_request *request)
         start_decode(engine, s);
         return;
     }
+    if (request->route == PD_ROUTE_OFFER) {
+        offer(engine, s);
+        return;
+    }
     queue_by_age(engine, s);
+    if (request->route == PD_ROUTE_PREFILL)
+        pd_borrow_begin(engine, s);
     pd_admit_waiting(engine);
     say_queued(engine, &id);
 }

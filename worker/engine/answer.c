@@ -133,7 +133,6 @@ static void finish_output(struct pd_engine *engine, struct pd_sequence *s,
         pd_text_stream_finish(s->request->stream, &rest) == PD_OK)
         pd_outbox_text(&engine->outbox, rest.bytes, rest.length);
     fill_finished(s, ending, output);
-    count_ended(engine, output);
 }
 
 /* What admission expects of the next. */
@@ -154,6 +153,7 @@ bool pd_answer_replay(struct pd_engine *engine, struct pd_sequence *s)
     const struct pd_tokens *prompt = &s->request->prompt, *generated = &s->request->generated;
     bool here = s->request->route != PD_ROUTE_DECODE; /* there, the ids come with the claim */
     struct pd_text_delta delta;
+    struct pd_output *output;
     struct ending ending;
 
     for (size_t i = 0; here && i < prompt->count; i++)
@@ -165,7 +165,9 @@ bool pd_answer_replay(struct pd_engine *engine, struct pd_sequence *s)
             return true;
         }
         if (ending.finish != PD__V1__FINISH_REASON__FINISH_NONE) {
-            finish_output(engine, s, &ending, add_output(engine, s, s->replayed));
+            output = add_output(engine, s, s->replayed);
+            finish_output(engine, s, &ending, output);
+            count_ended(engine, output);
             pd_sequence_end(engine, s);
             return true;
         }
@@ -217,9 +219,21 @@ void pd_answer_accept(struct pd_engine *engine, struct pd_sequence *s,
     if (ending.finish == PD__V1__FINISH_REASON__FINISH_NONE && !handed_over)
         return;
     finish_output(engine, s, &ending, output);
+    count_ended(engine, output);
     if (!handed_over)
         learn_length(engine, position + 1);
     else
         hand_over(engine, s, sampled, ending.finish);
+    pd_sequence_end(engine, s);
+}
+
+/* It has no token, and counts as no request: another worker's is behind it. */
+void pd_answer_offered(struct pd_engine *engine, struct pd_sequence *s)
+{
+    static const struct ending ending = {.finish = PD__V1__FINISH_REASON__FINISH_NONE};
+    struct pd_kvx_first none = {.cached = s->cached};
+
+    finish_output(engine, s, &ending, add_output(engine, s, s->replayed));
+    pd_kvx_complete(engine->kvx, s->number, &none);
     pd_sequence_end(engine, s);
 }

@@ -86,6 +86,7 @@ int pd_engine_create(const struct pd_engine_options *options, struct pd_model *m
     engine->next_deadline_ns = UINT64_MAX;
     pd_pace_init(&engine->pace, options->max_tokens, options->chunk_ms);
     pd_sequence_table_init(&engine->table);
+    LIST_INIT(&engine->borrows);
     TAILQ_INIT(&engine->waiting);
     TAILQ_INIT(&engine->running);
     pthread_mutex_init(&engine->load_lock, NULL);
@@ -110,6 +111,7 @@ void pd_engine_destroy(struct pd_engine *engine)
         pd_sequence_table_remove(&engine->table, s);
         pd_sequence_free(s);
     }
+    pd_borrow_destroy(engine);
     pd_block_pool_destroy(engine->pool);
     pd_outbox_destroy(&engine->outbox);
     for (int i = 0; i < PD_FLIGHTS; i++)
@@ -151,7 +153,6 @@ void pd_engine_say_failed(struct pd_engine *engine, const struct pd_attempt *id,
         failure.retry_after_ms = pd_admit_retry_ms(engine);
     if (engine->outbox.count > 0)
         pd_engine_flush(engine);
-    engine->load.ended_failed++;
     pd_engine_publish_load(engine);
     engine->options.events.failed(engine->options.events.context, &failure);
 }
@@ -180,6 +181,7 @@ void pd_engine_publish_load(struct pd_engine *engine)
                 (uint64_t)(s->block_count > written ? s->block_count - written : 0);
         }
     }
+    load->kv_reserved += pd_borrow_blocks(engine);
     pd_block_pool_count(engine->pool, &blocks);
     load->kv_total = (uint64_t)blocks.total;
     load->kv_free = (uint64_t)blocks.available;
@@ -212,7 +214,7 @@ static void forget(struct pd_engine *engine, uint64_t attach)
         next = TAILQ_NEXT(s, all);
         if (s->request->id.attach != attach)
             continue;
-        if (s->request->route == PD_ROUTE_PREFILL && s->in_transfer)
+        if (pd_sequence_offers(s) && s->in_transfer)
             continue;
         pd_sequence_abort(engine, s, PD__V1__FAILED__CODE__CANCELLED, "the dispatcher is gone");
     }
@@ -281,11 +283,13 @@ static bool handle_all(struct pd_engine *engine, struct pd_message *list)
 
 static int idle_timeout_ms(const struct pd_engine *engine, uint64_t now)
 {
-    uint64_t ms;
+    uint64_t ms, deadline = pd_borrow_deadline(engine);
 
-    if (engine->next_deadline_ns <= now)
+    if (engine->next_deadline_ns < deadline)
+        deadline = engine->next_deadline_ns;
+    if (deadline <= now)
         return 0;
-    ms = (engine->next_deadline_ns - now) / 1000000 + 1;
+    ms = (deadline - now) / 1000000 + 1;
     return ms < TICK_MS ? (int)ms : TICK_MS;
 }
 
@@ -299,7 +303,7 @@ static bool stopped(const struct pd_engine *engine, uint64_t *stop_by)
         return false;
     if (*stop_by == 0)
         *stop_by = now + STOP_MS * UINT64_C(1000000);
-    if (engine->table.count == 0 && engine->flight_count == 0)
+    if (engine->table.count == 0 && engine->flight_count == 0 && LIST_EMPTY(&engine->borrows))
         return true;
     if (now < *stop_by)
         return false;
@@ -320,6 +324,7 @@ static void *engine_main(void *argument)
         bool heard = handle_all(engine, pd_mailbox_take(&engine->box, timeout));
 
         pd_sequence_expire(engine, pd_clock_ns());
+        pd_borrow_expire(engine, pd_clock_ns());
         pd_transfer_go_on(engine);
         if (!engine->lost)
             pd_admit_waiting(engine);

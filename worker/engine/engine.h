@@ -16,9 +16,15 @@ struct pd_attempt {
     uint32_t attempt;
 };
 
-enum pd_route { PD_ROUTE_DIRECT, PD_ROUTE_PREFILL, PD_ROUTE_DECODE };
+enum pd_route { PD_ROUTE_DIRECT, PD_ROUTE_PREFILL, PD_ROUTE_DECODE, PD_ROUTE_OFFER };
 
-enum { PD_STOP_STRINGS_MAX = 16, PD_STOP_TOKENS_MAX = 64 };
+enum {
+    PD_STOP_STRINGS_MAX = 16,
+    PD_STOP_TOKENS_MAX = 64,
+    PD_BORROW_MS = 1000,
+    PD_BORROW_MS_MAX = 60000,
+    PD_BORROW_WHY = 161,
+};
 
 struct pd_sampling {
     float temperature, top_p, min_p, typical_p, presence, frequency, repetition;
@@ -46,7 +52,8 @@ struct pd_request {
     struct pd_tokens generated; /* ids sampled by earlier attempts */
     struct pd_sampling sampling;
     struct pd_text_stream *stream; /* made by the sender; the engine replays `generated` over it */
-    struct pd_ticket ticket;       /* DECODE */
+    struct pd_ticket ticket;       /* DECODE; PREFILL: may be borrowed from; tokens 0: none */
+    uint32_t ticket_wait_ms;       /* PREFILL: for that; 0: PD_BORROW_MS */
     uint64_t arrived_ns, deadline_ns; /* pd_clock_ns; deadline 0: none */
     bool interactive;                 /* proto RequestClass */
     uint32_t
@@ -71,6 +78,8 @@ struct pd_placed {
     bool has_ticket;
     struct pd_ticket ticket;
     uint64_t queued_ahead_tokens;
+    uint32_t borrowed_tokens;          /* of cached_tokens, by the request's ticket */
+    char borrow_failed[PD_BORROW_WHY]; /* why none were, where the way is at fault; "" else */
 };
 
 struct pd_token_logprob {
@@ -119,7 +128,8 @@ struct pd_load {
     uint32_t running, waiting;
     uint64_t kv_total, kv_free, kv_reserved;
     uint64_t tokens_prefilled, tokens_decoded, requests, preemptions, evictions, cache_hit_tokens;
-    uint64_t prompt_tokens; /* of requests that were given room */
+    uint64_t prompt_tokens;                   /* of requests that were given room */
+    uint64_t offered_tokens, borrowed_tokens; /* of prompts, to and from other workers' caches */
     uint64_t ended_stop, ended_length, ended_handed_over, ended_failed; /* requests */
     uint64_t steps_us;                        /* time in which steps ran */
     uint64_t steps_delay_us;                  /* pd_device_delay_ns */

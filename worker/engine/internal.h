@@ -3,6 +3,7 @@
  *
  *   mailbox ─▶ engine.c ─┬─▶ admission.c  checks a request; gives it room or lets it wait
  *                        ├─▶ transfer.c   what kvx says; tickets offered, prompts received
+ *                        ├─▶ borrow.c     a prompt's beginning, out of another worker's cache
  *                        ├─▶ life.c       ends: stop, cancel, failure, deadline; frees
  *                        └─▶ step.c       fills and launches a step; collects the one before
  *                               ├─▶ plan.c    whose rows a step computes
@@ -15,6 +16,7 @@
 
 #include "proto/pd.pb-c.h"
 #include "worker/base/mailbox.h"
+#include "worker/engine/borrow.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/journal.h"
 #include "worker/engine/outbox.h"
@@ -62,6 +64,7 @@ struct pd_engine {
 
     struct pd_block_pool *pool;
     struct pd_sequence_table table;
+    struct pd_borrow_list borrows;
     struct pd_sequence_queue waiting, running;
     int waiting_count;
     int32_t *free_slots;
@@ -146,6 +149,10 @@ void pd_admit_waiting(struct pd_engine *engine);
 bool pd_preempt_youngest(struct pd_engine *engine);
 /* Blocks for a sequence, behind those it has. */
 bool pd_admit_blocks(struct pd_engine *engine, struct pd_sequence *sequence, int count);
+/* Fresh blocks for another than a sequence, if there are so many that `beside` are left, and what the
+ * running answers are likely to need. `after` as in pd_block_pool_alloc. */
+bool pd_admit_spare_blocks(struct pd_engine *engine, int count, int beside, int32_t after,
+                           int32_t *blocks);
 /* When a refused request may find room: about the time that the prompts ahead of it take. */
 uint32_t pd_admit_retry_ms(const struct pd_engine *engine);
 
@@ -197,9 +204,12 @@ struct pd_sampled {
 void pd_answer_accept(struct pd_engine *engine, struct pd_sequence *sequence,
                       const struct pd_sampled *sampled);
 
+/* OFFER, with its ticket out: that is all. */
+void pd_answer_offered(struct pd_engine *engine, struct pd_sequence *sequence);
+
 /* ---- transfer.c ------------------------------------------------------------------------------ */
 
-/* PREFILL, placed: offers the blocks and fills the ticket in. False: kvx refused. */
+/* PREFILL, placed, and OFFER: offers the blocks and fills the ticket in. False: kvx refused. */
 bool pd_transfer_offer(struct pd_engine *engine, struct pd_sequence *sequence,
                        struct pd_ticket *ticket);
 /* DECODE, with its room reserved: claims the ticket. False: kvx refused. */

@@ -51,6 +51,7 @@ void pd_sequence_end(struct pd_engine *engine, struct pd_sequence *sequence)
     case PD_PHASE_WAITING:
         TAILQ_REMOVE(&engine->waiting, sequence, queue);
         engine->waiting_count--;
+        pd_borrow_leave(engine, sequence);
         break;
     case PD_PHASE_RUNNING:
         TAILQ_REMOVE(&engine->running, sequence, queue);
@@ -69,11 +70,13 @@ void pd_sequence_abort(struct pd_engine *engine, struct pd_sequence *sequence, i
 {
     struct pd_attempt id = sequence->request->id;
     uint32_t prompt = (uint32_t)sequence->prompt;
+    bool counts = sequence->request->route != PD_ROUTE_OFFER;
 
     if (sequence->in_transfer)
         pd_transfer_recall(engine, sequence, message);
     if (sequence->phase == PD_PHASE_ENDED)
         return;
+    engine->load.ended_failed += counts;
     pd_sequence_end(engine, sequence);
     pd_engine_say_failed(engine, &id, code, prompt, "", message);
 }

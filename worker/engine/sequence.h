@@ -44,6 +44,7 @@ struct pd_sequence {
     bool blocked;        /* waits because it found no room */
     bool awaits;         /* RECEIVING: wants nothing yet, for another receives the same blocks */
     bool history_behind; /* the slot's history lacks the positions below `launched` */
+    struct pd_borrow *borrow; /* WAITING: for what another worker has of the prompt; NULL: not */
 
     int32_t *tokens; /* room for all that this sequence can ever have */
     int count;
@@ -64,10 +65,13 @@ struct pd_sequence {
     int in_flight; /* launched steps that name this sequence */
 
     uint32_t cached;     /* prompt tokens that nobody computed for this request */
+    uint32_t own;        /* of these, those that were here before some were borrowed */
+    uint32_t borrowed;   /* tokens that were */
     uint64_t started_ns; /* first work; 0: none yet */
     uint64_t first_ns;   /* first token; 0: none yet */
     uint64_t sampled_ns; /* DECODE: the source's first token heard of */
     struct pd_timing timing;
+    char borrow_failed[PD_BORROW_WHY];
 
     TAILQ_ENTRY(pd_sequence) queue; /* the waiting or the running */
     TAILQ_ENTRY(pd_sequence) all;
@@ -87,6 +91,13 @@ void pd_sequence_free(struct pd_sequence *sequence);
 static inline int pd_sequence_answer(const struct pd_sequence *sequence)
 {
     return sequence->count - sequence->prompt;
+}
+
+/* Whether kvx has its blocks as a source's. */
+static inline bool pd_sequence_offers(const struct pd_sequence *sequence)
+{
+    return sequence->request->route == PD_ROUTE_PREFILL ||
+           sequence->request->route == PD_ROUTE_OFFER;
 }
 
 /* Whether rows of the prompt (or of a preempted answer) are still to be launched. */

@@ -245,7 +245,7 @@ void pd_transfer_recall(struct pd_engine *engine, struct pd_sequence *s, const c
     if (s->recalled)
         return;
     s->recalled = true;
-    if (s->request->route == PD_ROUTE_PREFILL)
+    if (pd_sequence_offers(s))
         pd_kvx_revoke(engine->kvx, s->number, why);
     else
         pd_kvx_fetch_cancel(engine->kvx, s->number);
@@ -255,8 +255,10 @@ void pd_transfer_handle(struct pd_engine *engine, const struct pd_engine_message
 {
     struct pd_sequence *s = pd_sequence_by_number(&engine->table, m->number);
 
-    if (!s || !s->in_transfer)
+    if (!s || !s->in_transfer) {
+        pd_borrow_handle(engine, m);
         return;
+    }
     switch ((enum pd_engine_message_kind)m->message.kind) {
     case PD_ENGINE_RELEASED:
         released(engine, s);

@@ -43,6 +43,8 @@ void pd_report_hello(struct pd_link *link)
     hello->max_num_batched_tokens = identity->max_num_batched_tokens;
     hello->capabilities = link->capabilities;
     link->capabilities[hello->n_capabilities++] = (char *)"logprobs";
+    if (link->kvx)
+        link->capabilities[hello->n_capabilities++] = (char *)"offer";
     if (identity->chat_template)
         link->capabilities[hello->n_capabilities++] = (char *)"chat";
 }
@@ -154,6 +156,8 @@ Pd__V1__Placed *pd_report_placed(struct pd_scratch *scratch, const struct pd_pla
     out->prompt_tokens = placed->prompt_tokens;
     out->cached_tokens = placed->cached_tokens;
     out->queued_ahead_tokens = placed->queued_ahead_tokens;
+    out->borrowed_tokens = placed->borrowed_tokens;
+    out->borrow_failed = (char *)placed->borrow_failed;
     if (placed->has_ticket) {
         out->ticket = report_ticket(scratch, &placed->ticket);
         if (!out->ticket)

@@ -78,7 +78,7 @@ struct pd_link {
 
     Pd__V1__WorkerHello hello;
     Pd__V1__Fingerprint fingerprint;
-    char *capabilities[2];
+    char *capabilities[3];
     struct pd_scratch scratch; /* for the message that is being built */
     struct pd_scratch inbox;   /* for the message that is being read */
 

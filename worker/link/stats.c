@@ -56,6 +56,8 @@ static void add_engine(struct counters *to, const struct pd_link *link)
     add(to, "preemptions", (double)load.preemptions);
     add(to, "cache_evictions", (double)load.evictions);
     add(to, "cache_hit_tokens", (double)load.cache_hit_tokens);
+    add(to, "offered_tokens", (double)load.offered_tokens);
+    add(to, "borrowed_tokens", (double)load.borrowed_tokens);
 }
 
 static void add_link(struct counters *to, const struct pd_link *link)

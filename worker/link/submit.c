@@ -93,6 +93,9 @@ static int read_route(const struct reading *r)
     case PD__V1__ROUTE__ROUTE_DECODE:
         r->request->route = PD_ROUTE_DECODE;
         break;
+    case PD__V1__ROUTE__ROUTE_OFFER:
+        r->request->route = PD_ROUTE_OFFER;
+        return PD_OK; /* whoever has a cache */
     default:
         r->request->route = PD_ROUTE_DIRECT;
     }
@@ -378,10 +381,23 @@ static bool copy_ticket(struct pd_ticket *out, const Pd__V1__Ticket *ticket)
     return true;
 }
 
+/* To be borrowed from: what cannot be read is computed. */
+static void read_loan(const struct reading *r)
+{
+    const Pd__V1__Ticket *ticket = r->submit->ticket;
+
+    if (!ticket || !copy_ticket(&r->request->ticket, ticket) ||
+        ticket->tokens >= r->identity->max_model_len)
+        r->request->ticket.tokens = 0;
+    r->request->ticket_wait_ms = r->submit->ticket_wait_ms;
+}
+
 static int read_ticket(const struct reading *r)
 {
     const Pd__V1__Ticket *ticket = r->submit->ticket;
 
+    if (r->request->route == PD_ROUTE_PREFILL)
+        read_loan(r);
     if (r->request->route != PD_ROUTE_DECODE)
         return PD_OK;
     if (!ticket)
