@@ -25,6 +25,7 @@ typedef struct {
     ngx_queue_t                queue;         /* of attach->sides */
     ngx_msec_t                 started;
     unsigned                   decode:1;
+    unsigned                   offers:1;      /* what it has in its cache */
     unsigned                   placed:1;
     unsigned                   finished:1;    /* the worker has done it */
 } ngx_http_pd_side_t;

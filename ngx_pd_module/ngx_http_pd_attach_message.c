@@ -47,9 +47,18 @@ ngx_http_pd_attach_begun(ngx_http_pd_submission_t *submission)
     attach = side->attach;
     zone = attach->process->zone;
 
+    attach->submitted++;
+
+    if (side->offers) {
+
+        /* no work of the worker's, and in no report */
+
+        return;
+    }
+
     ngx_http_pd_zone_lock(zone);
     ngx_http_pd_load_begun(zone, side->attempt->record, side->decode,
-                           attach->stream, ++attach->submitted);
+                           attach->stream, attach->submitted);
     ngx_http_pd_zone_unlock(zone);
 }
 

@@ -9,6 +9,8 @@
  *         v       | grant                                    |
  *        wait ----+------- timeout, deadline ----------------+
  *
+ * A third worker may be asked before P is: ngx_http_pd_borrow.h.
+ *
  * Every job has a timer that is not cancelable: it is what keeps a process
  * that nginx has asked to leave until its last request is answered.
  *
@@ -20,28 +22,15 @@
 #include "ngx_http_pd_attempt.h"
 #include "ngx_http_pd_queue.h"
 #include "ngx_http_pd_account.h"
+#include "ngx_http_pd_borrow.h"
 #include "ngx_http_pd_learn.h"
 #include "ngx_http_pd_verdict.h"
-#include "ngx_http_pd_wire.h"
-
-
-/* fields of a Submit: what comes first is number * 8 + wire type */
-
-#define NGX_HTTP_PD_SUFFIX_ROUTE       0x08
-#define NGX_HTTP_PD_SUFFIX_DEADLINE    0x38
-#define NGX_HTTP_PD_SUFFIX_TICKET      0x72
-#define NGX_HTTP_PD_SUFFIX_REDIRECT    0x88
-
-/* their tags and varints */
-#define NGX_HTTP_PD_SUFFIX_MAX                                                \
-    (2 + 3 * (2 + NGX_HTTP_PD_WIRE_NUMBER))
 
 
 static void ngx_http_pd_attempt_remove(ngx_http_pd_attempt_t *attempt);
 static void ngx_http_pd_attempt_settle(ngx_http_pd_attempt_t *attempt);
 static void ngx_http_pd_attempt_arm(ngx_http_pd_attempt_t *attempt);
 static void ngx_http_pd_attempt_later(ngx_event_t *ev);
-static void ngx_http_pd_attempt_unsuffix(ngx_http_pd_side_t *side);
 static void ngx_http_pd_attempt_peer(ngx_http_pd_attempt_t *attempt,
     ngx_http_pd_side_t *side, ngx_http_pd_attach_t *attach);
 
@@ -137,10 +126,8 @@ ngx_http_pd_attempt_grants(ngx_http_pd_process_t *process)
 void
 ngx_http_pd_attempt_start(ngx_http_pd_attempt_t *attempt)
 {
-    ngx_uint_t              prefill, decode;
-    Pd__V1__Route           route;
+    ngx_int_t               rc;
     ngx_http_pd_job_t      *job;
-    ngx_http_pd_side_t     *side;
     ngx_http_pd_record_t   *record;
     ngx_http_pd_process_t  *process;
 
@@ -155,43 +142,63 @@ ngx_http_pd_attempt_start(ngx_http_pd_attempt_t *attempt)
     /* the record is ours: nobody else writes these */
 
     record = &process->zone->sh->records[attempt->record];
-    prefill = record->prefill;
-    decode = record->decode;
 
     attempt->number++;
     attempt->choices++;
     attempt->handed = 0;
     attempt->accepted = 0;
     attempt->crowded = 0;
-    attempt->alone = (decode == NGX_HTTP_PD_NONE);
+    attempt->alone = (record->decode == NGX_HTTP_PD_NONE);
 
     if (!attempt->delivered) {
         job->sent_us = ngx_http_pd_now_us();
         job->placed_us = 0;
         job->first_us = 0;
+        job->borrowed_tokens = 0;
+        ngx_str_null(&job->borrowed_from);
     }
 
     ngx_memzero(&job->prefill, sizeof(ngx_http_pd_job_peer_t));
     ngx_memzero(&job->decode, sizeof(ngx_http_pd_job_peer_t));
 
-    ngx_http_pd_attempt_arm(attempt);
-
-    if (prefill == NGX_HTTP_PD_NONE) {
-        job->route = NGX_HTTP_PD_ROUTE_DIRECT;
-        route = PD__V1__ROUTE__ROUTE_DIRECT;
-        side = &attempt->decode;
-
-    } else {
-        job->route = NGX_HTTP_PD_ROUTE_SPLIT;
-        route = PD__V1__ROUTE__ROUTE_PREFILL;
-        side = &attempt->prefill;
-    }
-
+    job->route = (record->prefill == NGX_HTTP_PD_NONE)
+                 ? NGX_HTTP_PD_ROUTE_DIRECT : NGX_HTTP_PD_ROUTE_SPLIT;
     job->route_reason = ngx_http_pd_attempt_reasons[record->reason];
 
     ngx_http_pd_learn_started(attempt);
 
-    if (ngx_http_pd_attempt_suffix(side, route, NULL) != NGX_OK) {
+    rc = ngx_http_pd_borrow_ask(attempt);
+
+    ngx_http_pd_attempt_arm(attempt);
+
+    if (rc != NGX_OK) {
+        ngx_http_pd_attempt_begin(attempt, NULL);
+    }
+}
+
+
+void
+ngx_http_pd_attempt_begin(ngx_http_pd_attempt_t *attempt, ngx_str_t *ticket)
+{
+    ngx_uint_t             prefill, decode;
+    Pd__V1__Route          route;
+    ngx_http_pd_side_t    *side;
+    ngx_http_pd_record_t  *record;
+
+    record = &attempt->process->zone->sh->records[attempt->record];
+    prefill = record->prefill;
+    decode = record->decode;
+
+    if (prefill == NGX_HTTP_PD_NONE) {
+        route = PD__V1__ROUTE__ROUTE_DIRECT;
+        side = &attempt->decode;
+
+    } else {
+        route = PD__V1__ROUTE__ROUTE_PREFILL;
+        side = &attempt->prefill;
+    }
+
+    if (ngx_http_pd_attempt_suffix(side, route, ticket) != NGX_OK) {
         ngx_http_pd_attempt_fail(attempt, NGX_HTTP_INTERNAL_SERVER_ERROR, 0,
                                  "The server has no memory left.");
         return;
@@ -206,88 +213,6 @@ ngx_http_pd_attempt_start(ngx_http_pd_attempt_t *attempt)
 
     ngx_http_pd_attempt_submitted(attempt);
     ngx_http_pd_attempt_send(attempt, side, side->decode ? decode : prefill);
-}
-
-
-/*
- * Written by hand: protobuf-c looks at each field that a Submit may have, once
- * to count and once to pack.
- */
-
-ngx_int_t
-ngx_http_pd_attempt_suffix(ngx_http_pd_side_t *side, Pd__V1__Route route,
-    ngx_str_t *ticket)
-{
-    u_char                 *p;
-    size_t                  len;
-    uint32_t                limit;
-    ngx_str_t              *suffix;
-    ngx_msec_int_t          left;
-    ngx_http_pd_attempt_t  *attempt;
-
-    attempt = side->attempt;
-    suffix = &side->submission.suffix;
-
-    left = (ngx_msec_int_t) (attempt->end - ngx_current_msec);
-    len = ticket ? ticket->len : 0;
-
-    ngx_http_pd_attempt_unsuffix(side);
-
-    suffix->data = ngx_alloc(NGX_HTTP_PD_SUFFIX_MAX + len
-                             + ngx_http_pd_failover_size(attempt),
-                             attempt->job->log);
-
-    if (suffix->data == NULL) {
-        return NGX_ERROR;
-    }
-
-    p = suffix->data;
-
-    *p++ = NGX_HTTP_PD_SUFFIX_ROUTE;
-    *p++ = (u_char) route;
-
-    *p++ = NGX_HTTP_PD_SUFFIX_DEADLINE;
-    p = ngx_http_pd_wire_put(p, (uint64_t) ngx_max(left, 1) * 1000);
-
-    if (ticket) {
-        *p++ = NGX_HTTP_PD_SUFFIX_TICKET;
-        p = ngx_http_pd_wire_put(p, len);
-        p = ngx_cpymem(p, ticket->data, len);
-    }
-
-    limit = attempt->process->zone->sh->records[attempt->record].limit;
-
-    if (route == PD__V1__ROUTE__ROUTE_DIRECT && limit) {
-        p = ngx_http_pd_wire_put(p, NGX_HTTP_PD_SUFFIX_REDIRECT);
-        p = ngx_http_pd_wire_put(p, limit);
-    }
-
-    suffix->len = ngx_http_pd_failover_pack(attempt, p) - suffix->data;
-
-    return NGX_OK;
-}
-
-
-/* from the heap: an answer may be moved often, and grows */
-
-static void
-ngx_http_pd_attempt_unsuffix(ngx_http_pd_side_t *side)
-{
-    if (side->submission.suffix.data) {
-        ngx_free(side->submission.suffix.data);
-        ngx_str_null(&side->submission.suffix);
-    }
-}
-
-
-/* what waits in an outbox is still needed, whatever the worker says */
-
-void
-ngx_http_pd_attempt_taken(ngx_http_pd_side_t *side)
-{
-    if (!side->submission.waits) {
-        ngx_http_pd_attempt_unsuffix(side);
-    }
 }
 
 
@@ -363,6 +288,8 @@ ngx_http_pd_attempt_again(ngx_http_pd_attempt_t *attempt, ngx_uint_t avoid,
 
     process = attempt->process;
 
+    ngx_http_pd_borrow_drop(attempt,
+                            PD__V1__CANCEL__REASON__REFUSED_ELSEWHERE);
     ngx_http_pd_attach_drop(&attempt->prefill, 1,
                             PD__V1__CANCEL__REASON__REFUSED_ELSEWHERE);
     ngx_http_pd_attach_drop(&attempt->decode, 1,
@@ -469,6 +396,7 @@ ngx_http_pd_attempt_arm(ngx_http_pd_attempt_t *attempt)
     }
 
     left = ngx_http_pd_failover_left(attempt, left);
+    left = ngx_http_pd_borrow_left(attempt, left);
 
     ngx_add_timer(&attempt->timer, (ngx_msec_t) ngx_max(left, 1));
 }
@@ -479,6 +407,7 @@ ngx_http_pd_attempt_timer(ngx_event_t *ev)
 {
     ngx_http_pd_attempt_t *attempt = ev->data;
 
+    uint64_t                number;
     ngx_uint_t              retry_after;
     ngx_http_pd_process_t  *process;
 
@@ -506,6 +435,14 @@ ngx_http_pd_attempt_timer(ngx_event_t *ev)
         return;
     }
 
+    number = attempt->job->number;
+
+    if (ngx_http_pd_borrow_timer(attempt) == NGX_DONE
+        && ngx_http_pd_attempt_find(process, number) == NULL)
+    {
+        return;
+    }
+
     if (ngx_http_pd_failover_timer(attempt) == NGX_OK) {
         ngx_http_pd_attempt_arm(attempt);
     }
@@ -524,11 +461,13 @@ ngx_http_pd_attempt_end(ngx_http_pd_attempt_t *attempt,
     process = attempt->process;
     cluster = &process->zone->sh->clusters[attempt->job->cluster->shared];
 
+    ngx_http_pd_borrow_drop(attempt, reason);
     ngx_http_pd_attach_drop(&attempt->prefill, 1, reason);
     ngx_http_pd_attach_drop(&attempt->decode, 1, reason);
     ngx_http_pd_attempt_unhold(attempt);
     ngx_http_pd_attempt_unsuffix(&attempt->prefill);
     ngx_http_pd_attempt_unsuffix(&attempt->decode);
+    ngx_http_pd_attempt_unsuffix(&attempt->owner);
     ngx_http_pd_failover_free(attempt);
 
     if (attempt->timer.timer_set) {

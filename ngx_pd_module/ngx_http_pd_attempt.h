@@ -31,6 +31,9 @@ struct ngx_http_pd_attempt_s {
 
     ngx_http_pd_side_t        prefill;
     ngx_http_pd_side_t        decode;
+    ngx_http_pd_side_t        owner;     /* of the prompt's beginning */
+    ngx_str_t                 lender;    /* its name */
+    ngx_msec_t                borrow_end;    /* what it has is not waited for */
 
     size_t                    submit_size;
     size_t                    options_size;
@@ -54,6 +57,8 @@ struct ngx_http_pd_attempt_s {
     unsigned                  queued:1;
     unsigned                  unsettled:1;
     unsigned                  told:1;    /* the consumer: placed */
+    unsigned                  borrowing:1;   /* the owner is asked */
+    unsigned                  lent:1;    /* P has the owner's ticket */
     unsigned                  alone:1;   /* P, without D: one token */
     unsigned                  handed:1;  /* D has the ticket: D judges alone */
     unsigned                  accepted:1;
@@ -78,12 +83,10 @@ void ngx_http_pd_attempt_timer(ngx_event_t *ev);
 /* grants of the shared zone are taken and sent */
 void ngx_http_pd_attempt_grants(ngx_http_pd_process_t *process);
 
-/* the fields that the dispatcher appends to a consumer's Submit, packed */
-ngx_int_t ngx_http_pd_attempt_suffix(ngx_http_pd_side_t *side,
-    Pd__V1__Route route, ngx_str_t *ticket);
-
-/* the side's worker has all of it: the suffix is of no more use */
-void ngx_http_pd_attempt_taken(ngx_http_pd_side_t *side);
+/* its prefill worker, or the one that does both phases, gets it; "ticket": what
+ * the owner has, or NULL */
+void ngx_http_pd_attempt_begin(ngx_http_pd_attempt_t *attempt,
+    ngx_str_t *ticket);
 
 /* what the consumer will hear if it fails */
 ngx_http_pd_result_t *ngx_http_pd_attempt_result(
@@ -127,6 +130,17 @@ void ngx_http_pd_attempt_fail(ngx_http_pd_attempt_t *attempt,
 void ngx_http_pd_attempt_terminate(ngx_http_pd_process_t *process);
 
 
+/* --- ngx_http_pd_suffix.c --- */
+
+/* the fields that the dispatcher appends to a consumer's Submit, packed */
+ngx_int_t ngx_http_pd_attempt_suffix(ngx_http_pd_side_t *side,
+    Pd__V1__Route route, ngx_str_t *ticket);
+
+/* the side's worker has all of it: the suffix is of no more use */
+void ngx_http_pd_attempt_taken(ngx_http_pd_side_t *side);
+void ngx_http_pd_attempt_unsuffix(ngx_http_pd_side_t *side);
+
+
 /* --- ngx_http_pd_dispatch.c --- */
 
 /* messages of a worker */
@@ -139,6 +153,9 @@ void ngx_http_pd_dispatch_step(ngx_http_pd_attach_t *attach,
 ngx_http_pd_side_t *ngx_http_pd_dispatch_side(ngx_http_pd_attach_t *attach,
     uint64_t request, uint32_t attempt);
 
+/* of a size that a ticket may have */
+ngx_uint_t ngx_http_pd_dispatch_ticket_ok(ngx_str_t *ticket);
+
 /* for the logs: when and how the worker's part ended */
 void ngx_http_pd_dispatch_side_over(ngx_http_pd_side_t *side,
     ngx_uint_t status, ngx_str_t *timing);
@@ -148,6 +165,9 @@ void ngx_http_pd_dispatch_side_over(ngx_http_pd_side_t *side,
 
 void ngx_http_pd_failure_message(ngx_http_pd_attach_t *attach,
     Pd__V1__Failed *failed);
+
+/* a worker's sentence for the log and the client: bounded and printable */
+void ngx_http_pd_failure_text(u_char *dst, size_t size, const char *src);
 
 /* the stream is gone, or (cancel) the worker is believed to be */
 void ngx_http_pd_failure_lost(ngx_http_pd_attach_t *attach, ngx_uint_t cancel);

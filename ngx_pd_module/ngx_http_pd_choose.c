@@ -4,6 +4,7 @@
  *
  *     few tokens to be computed    a decode or mixed worker does it all
  *     otherwise                    prefill P and decode D, by policy
+ *         (and who has more of the prompt than P, see borrow.h)
  *     no pair has room             a mixed worker
  *     none has                     the request waits
  *
@@ -16,6 +17,7 @@
 
 #include "ngx_http_pd_choose.h"
 #include "ngx_http_pd_affinity.h"
+#include "ngx_http_pd_borrow.h"
 #include "ngx_http_pd_pairs.h"
 #include "ngx_http_pd_policy.h"
 #include "ngx_http_pd_revision.h"
@@ -88,6 +90,8 @@ ngx_http_pd_choose(ngx_http_pd_zone_t *zone, ngx_http_pd_record_t *record)
         ngx_http_pd_policy_chosen(zone, decode);
         record->decode = ngx_http_pd_worker_index(zone, decode);
     }
+
+    ngx_http_pd_borrow_choose(zone, record);
 
     return NGX_OK;
 }

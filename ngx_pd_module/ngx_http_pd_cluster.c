@@ -10,6 +10,7 @@
  *         policy least_time;
  *         sticky $http_x_session_id;
  *         direct_threshold auto;
+ *         borrow_threshold auto timeout=1s;
  *     }
  *
  * Core's "upstream" knows neither roles nor empty pools.  The block is read by
@@ -39,6 +40,7 @@
 #define NGX_HTTP_PD_EXCESS            5      /* % */
 #define NGX_HTTP_PD_ANSWERS           50
 #define NGX_HTTP_PD_BACKOFF           1000
+#define NGX_HTTP_PD_BORROW_TIMEOUT    1000
 
 
 static char *ngx_http_pd_cluster_resolve(ngx_conf_t *cf,
@@ -71,6 +73,13 @@ static ngx_command_t  ngx_http_pd_cluster_commands[] = {
     { ngx_string("direct_threshold"),
       NGX_HTTP_PD_CLUSTER_CONF|NGX_CONF_TAKE1,
       ngx_http_pd_cluster_direct,
+      0,
+      0,
+      NULL },
+
+    { ngx_string("borrow_threshold"),
+      NGX_HTTP_PD_CLUSTER_CONF|NGX_CONF_TAKE12,
+      ngx_http_pd_cluster_borrow,
       0,
       0,
       NULL },
@@ -206,6 +215,10 @@ ngx_http_pd_cluster_block(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     ngx_conf_init_msec_value(cluster->queue_timeout,
                              NGX_HTTP_PD_QUEUE_TIMEOUT);
     ngx_conf_init_uint_value(cluster->direct_threshold, 0);
+    ngx_conf_init_uint_value(cluster->borrow_threshold,
+                             NGX_HTTP_PD_BORROW_AUTO);
+    ngx_conf_init_msec_value(cluster->borrow_timeout,
+                             NGX_HTTP_PD_BORROW_TIMEOUT);
     ngx_conf_init_uint_value(cluster->policy, NGX_HTTP_PD_LEAST_TIME);
     ngx_conf_init_uint_value(cluster->failover_rate,
                              NGX_HTTP_PD_FAILOVER_RATE);
@@ -285,6 +298,8 @@ ngx_http_pd_cluster_mention(ngx_conf_t *cf, ngx_str_t *name)
     cluster->queue_bytes = NGX_CONF_UNSET_SIZE;
     cluster->queue_timeout = NGX_CONF_UNSET_MSEC;
     cluster->direct_threshold = NGX_CONF_UNSET_UINT;
+    cluster->borrow_threshold = NGX_CONF_UNSET_UINT;
+    cluster->borrow_timeout = NGX_CONF_UNSET_MSEC;
     cluster->policy = NGX_CONF_UNSET_UINT;
     cluster->failover_rate = NGX_CONF_UNSET_UINT;
     cluster->failover_burst = NGX_HTTP_PD_FAILOVER_BURST;

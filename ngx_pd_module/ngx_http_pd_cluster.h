@@ -63,6 +63,8 @@ struct ngx_http_pd_cluster_s {
     size_t                     queue_bytes;    /* of their prompts */
     ngx_msec_t                 queue_timeout;
     ngx_uint_t                 direct_threshold;   /* tokens, 0: off */
+    ngx_uint_t                 borrow_threshold;   /* likewise */
+    ngx_msec_t                 borrow_timeout;
     ngx_uint_t                 failover_rate;      /* a second */
     ngx_uint_t                 failover_burst;
     ngx_msec_t                 stall;      /* of work without a step */
@@ -85,6 +87,7 @@ struct ngx_http_pd_cluster_s {
 
 
 #define NGX_HTTP_PD_DIRECT_AUTO    0xffffffff      /* direct_threshold auto */
+#define NGX_HTTP_PD_BORROW_AUTO    0xffffffff      /* borrow_threshold auto */
 
 
 /* pd_cluster NAME { ... } */

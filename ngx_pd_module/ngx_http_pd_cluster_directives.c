@@ -1,8 +1,8 @@
 
 /*
  * The directives of a cluster that set its own numbers: whom it takes in, how
- * many may wait, when a prompt goes straight to decode, how fast work is sent
- * anew, when a worker is out.  Each is bounded here, once; defaults are filled
+ * many may wait, when a prompt goes straight to decode or begins with what was
+ * borrowed, how fast work is sent anew, when a worker is out.  Each is bounded here, once; defaults are filled
  * in at the end of the block, in ngx_http_pd_cluster.c.
  */
 
@@ -12,6 +12,11 @@
 #include "ngx_http_pd_tally.h"
 
 
+#define NGX_HTTP_PD_BORROW_LONGEST    60000     /* ms: workers' own bound */
+
+
+static char *ngx_http_pd_cluster_threshold(ngx_conf_t *cf,
+    ngx_uint_t automatic, ngx_uint_t *tokens);
 static ngx_int_t ngx_http_pd_cluster_ejection_param(
     ngx_http_pd_cluster_t *cluster, ngx_str_t *value);
 
@@ -142,22 +147,68 @@ ngx_http_pd_cluster_direct(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_http_pd_cluster_t  *cluster = conf;
 
+    return ngx_http_pd_cluster_threshold(cf, NGX_HTTP_PD_DIRECT_AUTO,
+                                         &cluster->direct_threshold);
+}
+
+
+char *
+ngx_http_pd_cluster_borrow(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_pd_cluster_t  *cluster = conf;
+
+    char       *rv;
+    ngx_str_t  *value;
+
+    rv = ngx_http_pd_cluster_threshold(cf, NGX_HTTP_PD_BORROW_AUTO,
+                                       &cluster->borrow_threshold);
+
+    if (rv != NGX_CONF_OK || cf->args->nelts == 2) {
+        return rv;
+    }
+
+    value = cf->args->elts;
+
+    if (ngx_strncmp(value[2].data, "timeout=", 8) == 0) {
+        cluster->borrow_timeout = ngx_http_pd_cluster_time(&value[2], 8, 1);
+
+        if (cluster->borrow_timeout > 0
+            && cluster->borrow_timeout <= NGX_HTTP_PD_BORROW_LONGEST)
+        {
+            return NGX_CONF_OK;
+        }
+    }
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "invalid parameter \"%V\" in \"borrow_threshold\": "
+                       "use timeout=1ms to timeout=60s", &value[2]);
+
+    return NGX_CONF_ERROR;
+}
+
+
+/* off, auto or a number of tokens */
+
+static char *
+ngx_http_pd_cluster_threshold(ngx_conf_t *cf, ngx_uint_t automatic,
+    ngx_uint_t *tokens)
+{
     ngx_int_t   n;
     ngx_str_t  *value;
 
-    if (cluster->direct_threshold != NGX_CONF_UNSET_UINT) {
+    if (*tokens != NGX_CONF_UNSET_UINT) {
         return "is duplicate";
     }
 
     value = cf->args->elts;
 
     if (ngx_strcmp(value[1].data, "off") == 0) {
-        cluster->direct_threshold = 0;
+        *tokens = 0;
         return NGX_CONF_OK;
     }
 
     if (ngx_strcmp(value[1].data, "auto") == 0) {
-        cluster->direct_threshold = NGX_HTTP_PD_DIRECT_AUTO;
+        *tokens = automatic;
         return NGX_CONF_OK;
     }
 
@@ -165,13 +216,13 @@ ngx_http_pd_cluster_direct(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     if (n < 1 || n > 1000000) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid value \"%V\" in \"direct_threshold\": "
-                           "use \"off\", \"auto\" or 1 to 1000000 tokens",
-                           &value[1]);
+                           "invalid value \"%V\" in \"%V\": use \"off\", "
+                           "\"auto\" or 1 to 1000000 tokens", &value[1],
+                           &value[0]);
         return NGX_CONF_ERROR;
     }
 
-    cluster->direct_threshold = n;
+    *tokens = n;
 
     return NGX_CONF_OK;
 }

@@ -19,6 +19,8 @@ char *ngx_http_pd_cluster_queue(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_pd_cluster_direct(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
+char *ngx_http_pd_cluster_borrow(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
 char *ngx_http_pd_cluster_failover(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_pd_cluster_ejection(ngx_conf_t *cf, ngx_command_t *cmd,

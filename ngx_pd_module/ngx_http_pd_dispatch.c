@@ -23,6 +23,7 @@
 
 #include "ngx_http_pd_account.h"
 #include "ngx_http_pd_attempt.h"
+#include "ngx_http_pd_borrow.h"
 #include "ngx_http_pd_learn.h"
 #include "ngx_http_pd_report.h"
 #include "ngx_http_pd_vitals.h"
@@ -33,7 +34,6 @@
 
 static void ngx_http_pd_dispatch_hand_over(ngx_http_pd_attempt_t *attempt,
     ngx_str_t *ticket);
-static ngx_uint_t ngx_http_pd_dispatch_ticket_ok(ngx_str_t *ticket);
 static void ngx_http_pd_dispatch_tell_placed(ngx_http_pd_attempt_t *attempt,
     ngx_http_pd_placed_t *placed);
 static void ngx_http_pd_dispatch_account(ngx_http_pd_attach_t *attach,
@@ -59,7 +59,17 @@ ngx_http_pd_dispatch_side(ngx_http_pd_attach_t *attach, uint64_t request,
 
     attempt = ngx_http_pd_attempt_find(attach->process, request);
 
-    if (attempt == NULL || attempt->number != number) {
+    if (attempt == NULL) {
+        return NULL;
+    }
+
+    if (attempt->owner.attach == attach
+        && attempt->owner.submission.attempt == number)
+    {
+        return &attempt->owner;
+    }
+
+    if (attempt->number != number) {
         return NULL;
     }
 
@@ -94,10 +104,15 @@ ngx_http_pd_dispatch_placed(ngx_http_pd_attach_t *attach,
     job = attempt->job;
     zone = attach->process->zone;
 
+    ngx_http_pd_attempt_taken(side);
+
+    if (side->offers) {
+        ngx_http_pd_borrow_offered(side, placed);
+        return;
+    }
+
     peer = side->decode ? &job->decode : &job->prefill;
     peer->header_time = ngx_current_msec - side->started;
-
-    ngx_http_pd_attempt_taken(side);
 
     if (side->decode && job->route == NGX_HTTP_PD_ROUTE_SPLIT) {
 
@@ -119,6 +134,7 @@ ngx_http_pd_dispatch_placed(ngx_http_pd_attach_t *attach,
     ngx_http_pd_zone_unlock(zone);
 
     if (!side->decode) {
+        ngx_http_pd_borrow_over(attempt, placed);
         ngx_http_pd_dispatch_hand_over(attempt, &placed->ticket);
 
         side = ngx_http_pd_dispatch_side(attach, placed->request,
@@ -198,7 +214,7 @@ ngx_http_pd_dispatch_hand_over(ngx_http_pd_attempt_t *attempt,
 
 /* D gets it as it is; what it may hold is D's to check, but not how much */
 
-static ngx_uint_t
+ngx_uint_t
 ngx_http_pd_dispatch_ticket_ok(ngx_str_t *ticket)
 {
     return ticket->data && ticket->len <= NGX_HTTP_PD_DISPATCH_TICKET;
@@ -229,7 +245,7 @@ ngx_http_pd_dispatch_step(ngx_http_pd_attach_t *attach,
                                              seq->attempt);
         }
 
-        if (side == NULL || side->finished) {
+        if (side == NULL || side->finished || side->offers) {
             continue;
         }
 
@@ -267,7 +283,7 @@ ngx_http_pd_dispatch_account(ngx_http_pd_attach_t *attach,
         side = ngx_http_pd_dispatch_side(attach, seq->request, seq->attempt);
         seq->owner = side;
 
-        if (side == NULL || side->finished) {
+        if (side == NULL || side->finished || side->offers) {
             continue;
         }
 

@@ -130,7 +130,8 @@ ngx_http_pd_failover_forget(ngx_http_pd_attempt_t *attempt)
 
     if (job->submit == NULL || job->submit_shared
         || attempt->prefill.submission.waits
-        || attempt->decode.submission.waits)
+        || attempt->decode.submission.waits
+        || attempt->owner.submission.waits)
     {
         return;
     }

@@ -18,6 +18,7 @@
 
 
 #include "ngx_http_pd_attempt.h"
+#include "ngx_http_pd_borrow.h"
 #include "ngx_http_pd_pairs.h"
 #include "ngx_http_pd_vitals.h"
 
@@ -37,8 +38,6 @@ static void ngx_http_pd_failure_redirect(ngx_http_pd_attempt_t *attempt,
 static void ngx_http_pd_failure_prefilled(ngx_http_pd_attempt_t *attempt);
 static void ngx_http_pd_failure_param(ngx_http_pd_attempt_t *attempt,
     const char *param);
-static void ngx_http_pd_failure_text(u_char *dst, size_t size,
-    const char *src);
 
 
 void
@@ -63,6 +62,12 @@ ngx_http_pd_failure_message(ngx_http_pd_attach_t *attach,
 
     ngx_http_pd_failure_text((u_char *) message, sizeof(message),
                              failed->message);
+
+    if (side->offers) {
+        ngx_http_pd_attach_drop(side, 0, 0);
+        ngx_http_pd_borrow_refused(side, message);
+        return;
+    }
 
     retry_after = ngx_min((failed->retry_after_ms + 999u) / 1000, 3600);
 
@@ -138,13 +143,20 @@ ngx_http_pd_failure_message(ngx_http_pd_attach_t *attach,
 static void
 ngx_http_pd_failure_pair(ngx_http_pd_attempt_t *attempt)
 {
-    ngx_http_pd_zone_t  *zone;
+    ngx_http_pd_zone_t    *zone;
+    ngx_http_pd_record_t  *record;
 
     zone = attempt->process->zone;
+    record = &zone->sh->records[attempt->record];
+
+    if (record->prefill == NGX_HTTP_PD_NONE) {
+        return;
+    }
 
     ngx_http_pd_zone_lock(zone);
     ngx_http_pd_pairs_fault(zone, attempt->job->cluster,
-                            &zone->sh->records[attempt->record],
+                            &zone->sh->workers[record->prefill],
+                            &zone->sh->workers[record->decode],
                             attempt->process->log);
     ngx_http_pd_zone_unlock(zone);
 }
@@ -296,6 +308,13 @@ ngx_http_pd_failure_lost(ngx_http_pd_attach_t *attach, ngx_uint_t cancel)
         decode = side->decode;
         finished = side->finished;
 
+        if (side->offers) {
+            ngx_http_pd_attach_drop(side, cancel,
+                                    PD__V1__CANCEL__REASON__REFUSED_ELSEWHERE);
+            ngx_http_pd_borrow_refused(side, "it was lost");
+            continue;
+        }
+
         if (!finished) {
             ngx_http_pd_dispatch_side_over(side, NGX_HTTP_BAD_GATEWAY, NULL);
             ngx_http_pd_failure_blame(attempt, attach, 1);
@@ -385,9 +404,7 @@ ngx_http_pd_failure_param(ngx_http_pd_attempt_t *attempt, const char *param)
 }
 
 
-/* a worker's sentence for the log and the client: bounded and printable */
-
-static void
+void
 ngx_http_pd_failure_text(u_char *dst, size_t size, const char *src)
 {
     u_char      *p, *last;

@@ -12,9 +12,12 @@
 #include "ngx_http_pd_vitals.h"
 
 
-#define NGX_HTTP_PD_DIGEST    32
+#define NGX_HTTP_PD_DIGEST                32
+#define NGX_HTTP_PD_HELLO_CAPABILITIES    64      /* that are looked at */
 
 
+static ngx_uint_t ngx_http_pd_hello_can(Pd__V1__WorkerHello *hello,
+    const char *capability);
 static void ngx_http_pd_hello_log_partner(ngx_http_pd_zone_t *zone,
     ngx_http_pd_worker_t *worker, ngx_log_t *log);
 
@@ -89,6 +92,23 @@ ngx_http_pd_hello_check(Pd__V1__WorkerHello *hello)
 }
 
 
+static ngx_uint_t
+ngx_http_pd_hello_can(Pd__V1__WorkerHello *hello, const char *capability)
+{
+    size_t  i, n;
+
+    n = ngx_min(hello->n_capabilities, NGX_HTTP_PD_HELLO_CAPABILITIES);
+
+    for (i = 0; i < n; i++) {
+        if (ngx_strcmp(hello->capabilities[i], capability) == 0) {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
 ngx_http_pd_worker_t *
 ngx_http_pd_hello_namesake(ngx_http_pd_zone_t *zone,
     ngx_http_pd_worker_t *worker, Pd__V1__WorkerHello *hello)
@@ -158,6 +178,7 @@ ngx_http_pd_hello_learn(ngx_http_pd_zone_t *zone, ngx_http_pd_worker_t *worker,
     worker->tried = 1;
     worker->known = 1;
     worker->role = hello->role;
+    worker->offers = ngx_http_pd_hello_can(hello, "offer");
     worker->max_model_len = hello->max_model_len;
     worker->max_num_seqs = hello->max_num_seqs;
     worker->kv_blocks = hello->kv_blocks;

@@ -94,6 +94,8 @@ ngx_http_pd_job_attempt(ngx_http_pd_job_t *job, ngx_http_pd_process_t *process)
     attempt->prefill.attempt = attempt;
     attempt->decode.attempt = attempt;
     attempt->decode.decode = 1;
+    attempt->owner.attempt = attempt;
+    attempt->owner.offers = 1;
     attempt->unsettled = 1;
 
     attempt->submit_size = ngx_http_pd_job_size(job->submit);

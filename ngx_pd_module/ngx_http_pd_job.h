@@ -169,6 +169,9 @@ struct ngx_http_pd_job_s {
                                                           to be cached */
     ngx_uint_t                         prompt_tokens;
     ngx_uint_t                         cached_tokens;
+    ngx_uint_t                         borrowed_tokens;    /* of the cached,
+                                                          from another worker */
+    ngx_str_t                          borrowed_from;  /* its name, in pool */
     ngx_uint_t                         completion_tokens;
     ngx_uint_t                         failovers;      /* went on elsewhere */
     ngx_uint_t                         paid;       /* tokens of its answer */

@@ -37,6 +37,8 @@ typedef struct {
     uint64_t                      kv_transfers;
     uint64_t                      kv_bytes;
     uint64_t                      kv_us[NGX_HTTP_PD_KV_TIMES];
+    uint64_t                      borrows[NGX_HTTP_PD_BORROWS];
+    uint64_t                      borrowed_tokens;
     uint64_t                      window[2];
     uint64_t                      degraded;
     uint64_t                      away;
@@ -128,6 +130,10 @@ static const char  *ngx_http_pd_metrics_kv_times[] = {
     "wait", "wire", "exposed"
 };
 
+static const char  *ngx_http_pd_metrics_borrows[] = {
+    "borrowed", "computed"
+};
+
 static const char  *ngx_http_pd_metrics_classes[] = {
     "interactive", "standard"
 };
@@ -204,6 +210,16 @@ static const ngx_http_pd_metrics_family_t  ngx_http_pd_metrics_of_clusters[] = {
       "How long they took: waiting, reading, and what clients waited for.",
       NGX_HTTP_PD_METRICS_AT(cluster, kv_us),
       NGX_HTTP_PD_METRICS_BY("part", ngx_http_pd_metrics_kv_times) },
+
+    { "pd_borrows_total", "counter",
+      "Prompts whose beginning another worker was asked for, and the outcome.",
+      NGX_HTTP_PD_METRICS_AT(cluster, borrows),
+      NGX_HTTP_PD_METRICS_BY("result", ngx_http_pd_metrics_borrows) },
+
+    { "pd_borrowed_tokens_total", "counter",
+      "Tokens of prompts that prefill workers have read from other workers.",
+      NGX_HTTP_PD_METRICS_AT(cluster, borrowed_tokens),
+      NGX_HTTP_PD_METRICS_ONE },
 
     { "pd_window_requests", "gauge",
       "Requests of the last minutes by which this frontend is judged.",
@@ -443,6 +459,7 @@ ngx_http_pd_metrics_cluster(ngx_http_pd_metrics_t *m,
     copy->unpromised = cluster->unpromised;
     copy->kv_transfers = cluster->kv_transfers;
     copy->kv_bytes = cluster->kv_bytes;
+    copy->borrowed_tokens = cluster->borrowed_tokens;
     copy->degraded = cluster->ready.degraded;
     copy->away = cluster->ready.away;
 
@@ -453,6 +470,7 @@ ngx_http_pd_metrics_cluster(ngx_http_pd_metrics_t *m,
     ngx_memcpy(copy->ended, cluster->ended, sizeof(copy->ended));
     ngx_memcpy(copy->moved, cluster->moves, sizeof(copy->moved));
     ngx_memcpy(copy->kv_us, cluster->kv_us, sizeof(copy->kv_us));
+    ngx_memcpy(copy->borrows, cluster->borrows, sizeof(copy->borrows));
 
     for (i = 0; i < NGX_HTTP_PD_CLASSES; i++) {
         copy->waiting[i] = cluster->lines[i].queued;

@@ -23,21 +23,11 @@ static ngx_uint_t ngx_http_pd_pairs_last(ngx_http_pd_zone_t *zone,
 
 void
 ngx_http_pd_pairs_fault(ngx_http_pd_zone_t *zone,
-    ngx_http_pd_cluster_t *conf, ngx_http_pd_record_t *record,
-    ngx_log_t *log)
+    ngx_http_pd_cluster_t *conf, ngx_http_pd_worker_t *prefill,
+    ngx_http_pd_worker_t *decode, ngx_log_t *log)
 {
-    uint64_t               now;
-    ngx_http_pd_pair_t    *pair;
-    ngx_http_pd_worker_t  *prefill, *decode;
-
-    if (record->prefill == NGX_HTTP_PD_NONE
-        || record->decode == NGX_HTTP_PD_NONE)
-    {
-        return;
-    }
-
-    prefill = &zone->sh->workers[record->prefill];
-    decode = &zone->sh->workers[record->decode];
+    uint64_t             now;
+    ngx_http_pd_pair_t  *pair;
 
     /* a worker that is gone is no broken link */
 

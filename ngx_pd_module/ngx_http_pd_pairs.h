@@ -14,6 +14,10 @@
  *                         the prefill worker was down and is up again: it tries
  *                         by itself
  *
+ * What is borrowed (ngx_http_pd_borrow.h) goes the other way, from its owner to
+ * the prefill worker that reads it: these two are a pair of their own, in which
+ * the owner stands for the prefill worker.
+ *
  * 256 pairs are remembered, those that failed last.  The last pair that serves
  * a model stays in use.  All functions are called under the zone's lock.
  */
@@ -26,10 +30,10 @@
 #include "ngx_http_pd_process.h"
 
 
-/* a hand-off between the record's workers has failed */
+/* a hand-off between the workers has failed */
 void ngx_http_pd_pairs_fault(ngx_http_pd_zone_t *zone,
-    ngx_http_pd_cluster_t *conf, ngx_http_pd_record_t *record,
-    ngx_log_t *log);
+    ngx_http_pd_cluster_t *conf, ngx_http_pd_worker_t *prefill,
+    ngx_http_pd_worker_t *decode, ngx_log_t *log);
 
 /* ... or an answer with both has ended well */
 void ngx_http_pd_pairs_well(ngx_http_pd_zone_t *zone,

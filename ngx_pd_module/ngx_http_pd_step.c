@@ -17,7 +17,7 @@
 /* numbers of fields that are known here, at most; all below are known */
 
 #define NGX_HTTP_PD_STEP_FROM_WORKER    6
-#define NGX_HTTP_PD_STEP_PLACED         6
+#define NGX_HTTP_PD_STEP_PLACED         8
 #define NGX_HTTP_PD_STEP_STEP           3
 #define NGX_HTTP_PD_STEP_SEQUENCE       9
 #define NGX_HTTP_PD_STEP_FINISHED       6
@@ -219,6 +219,14 @@ ngx_http_pd_step_placed(ngx_http_pd_placed_t *placed, ngx_str_t *in)
             break;
 
         case ngx_http_pd_wire_uint(6):
+            break;
+
+        case ngx_http_pd_wire_uint(7):
+            placed->borrowed_tokens = (uint32_t) wire.number;
+            break;
+
+        case ngx_http_pd_wire_bytes(8):
+            placed->borrow_failed = wire.bytes;
             break;
 
         default:

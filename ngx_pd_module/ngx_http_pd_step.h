@@ -85,6 +85,8 @@ typedef struct {
     uint32_t                     prompt_tokens;
     uint32_t                     cached_tokens;
     ngx_str_t                    ticket;       /* packed; data NULL: none */
+    uint32_t                     borrowed_tokens;
+    ngx_str_t                    borrow_failed;
 } ngx_http_pd_placed_t;
 
 

@@ -21,6 +21,7 @@ typedef enum {
     NGX_HTTP_PD_VAR_PREFILL_ADDR,
     NGX_HTTP_PD_VAR_DECODE_ADDR,
     NGX_HTTP_PD_VAR_KV_TRANSPORT,
+    NGX_HTTP_PD_VAR_BORROWED_FROM,
     NGX_HTTP_PD_VAR_FINISH,
     NGX_HTTP_PD_VAR_TENANT,
     NGX_HTTP_PD_VAR_CLASS,
@@ -58,6 +59,7 @@ typedef enum {
     NGX_HTTP_PD_VAR_AFFINITY,
     NGX_HTTP_PD_VAR_PROMPT_TOKENS,
     NGX_HTTP_PD_VAR_CACHED_TOKENS,
+    NGX_HTTP_PD_VAR_BORROWED_TOKENS,
     NGX_HTTP_PD_VAR_COMPLETION_TOKENS,
     NGX_HTTP_PD_VAR_KV_BYTES,
     NGX_HTTP_PD_VAR_KV_CHUNKS,
@@ -118,6 +120,8 @@ static ngx_http_variable_t  ngx_http_pd_vars[] = {
                          NGX_HTTP_PD_VAR_DECODE_ADDR),
     ngx_http_pd_variable("pd_kv_transport", ngx_http_pd_variable_text,
                          NGX_HTTP_PD_VAR_KV_TRANSPORT),
+    ngx_http_pd_variable("pd_borrowed_from", ngx_http_pd_variable_text,
+                         NGX_HTTP_PD_VAR_BORROWED_FROM),
     ngx_http_pd_variable("pd_finish_reason", ngx_http_pd_variable_text,
                          NGX_HTTP_PD_VAR_FINISH),
     ngx_http_pd_variable("pd_error", ngx_http_pd_variable_text,
@@ -158,6 +162,8 @@ static ngx_http_variable_t  ngx_http_pd_vars[] = {
                          NGX_HTTP_PD_VAR_PROMPT_TOKENS),
     ngx_http_pd_variable("pd_cached_tokens", ngx_http_pd_variable_count,
                          NGX_HTTP_PD_VAR_CACHED_TOKENS),
+    ngx_http_pd_variable("pd_borrowed_tokens", ngx_http_pd_variable_count,
+                         NGX_HTTP_PD_VAR_BORROWED_TOKENS),
     ngx_http_pd_variable("pd_completion_tokens", ngx_http_pd_variable_count,
                          NGX_HTTP_PD_VAR_COMPLETION_TOKENS),
     ngx_http_pd_variable("pd_kv_bytes", ngx_http_pd_variable_count,
@@ -309,6 +315,10 @@ ngx_http_pd_variable_choice(ngx_http_pd_choice_t *choice, uintptr_t data,
     case NGX_HTTP_PD_VAR_KV_TRANSPORT:
         ngx_http_pd_variable_name(value,
                                   (const char *) job->decode.kv_transport);
+        break;
+
+    case NGX_HTTP_PD_VAR_BORROWED_FROM:
+        *value = job->borrowed_from;
         break;
 
     default: /* NGX_HTTP_PD_VAR_FINISH */
@@ -529,6 +539,10 @@ ngx_http_pd_variable_count(ngx_http_request_t *r,
 
         case NGX_HTTP_PD_VAR_CACHED_TOKENS:
             n += (i % ctx->openai.n == 0) ? job->cached_tokens : 0;
+            break;
+
+        case NGX_HTTP_PD_VAR_BORROWED_TOKENS:
+            n += job->borrowed_tokens;
             break;
 
         case NGX_HTTP_PD_VAR_COMPLETION_TOKENS:

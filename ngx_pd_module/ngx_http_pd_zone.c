@@ -376,6 +376,7 @@ ngx_http_pd_zone_place_cluster(ngx_http_pd_zone_t *zone,
 
     zc->configured = 1;
     zc->direct_threshold = cluster->direct_threshold;
+    zc->borrow_threshold = cluster->borrow_threshold;
 
     zc->policy = cluster->policy;
 

@@ -72,6 +72,7 @@ typedef struct {
     uint8_t      known;               /* it has said hello once */
     uint8_t      misplaced;           /* its zone is not the file's */
     uint8_t      role;
+    uint8_t      offers;              /* what it has in its cache, if asked */
     uint8_t      draining;
     uint16_t     model_len;
     u_char       model[NGX_HTTP_PD_MODEL_MAX];
@@ -203,6 +204,8 @@ typedef struct {
     uint8_t      prefilled;           /* prefill has done its part */
     uint16_t     prefill;             /* workers, or NGX_HTTP_PD_NONE */
     uint16_t     decode;
+    uint16_t     owner;               /* has more of the prompt than prefill,
+                                         see borrow.h; or NGX_HTTP_PD_NONE */
     uint16_t     avoid[3];            /* workers that have refused it */
 
     /* where it had better go, see affinity.h and policy.h */
@@ -292,6 +295,15 @@ typedef enum {
 } ngx_http_pd_kv_time_e;
 
 
+/* how it ended that another worker was asked for a prompt's beginning */
+
+typedef enum {
+    NGX_HTTP_PD_BORROWED = 0,
+    NGX_HTTP_PD_COMPUTED,             /* all the same */
+    NGX_HTTP_PD_BORROWS
+} ngx_http_pd_borrow_e;
+
+
 typedef enum {
     NGX_HTTP_PD_MOVED_EXACT = 0,
     NGX_HTTP_PD_MOVED_APPROXIMATE,    /* to workers of other numerics */
@@ -346,6 +358,7 @@ typedef struct {
     uint8_t      name_len;
     u_char       name[NGX_HTTP_PD_NAME_MAX];
     uint32_t     direct_threshold;    /* tokens, 0: off, or ..._AUTO */
+    uint32_t     borrow_threshold;    /* likewise */
 
     /* the queue: see ngx_http_pd_queue.h */
 
@@ -372,6 +385,8 @@ typedef struct {
     uint64_t     kv_transfers;        /* as decode workers tell of them */
     uint64_t     kv_bytes;
     uint64_t     kv_us[NGX_HTTP_PD_KV_TIMES];
+    uint64_t     borrows[NGX_HTTP_PD_BORROWS];
+    uint64_t     borrowed_tokens;
 
     uint64_t     span;                /* us of a part; 0: not counted */
     ngx_http_pd_part_t       parts[NGX_HTTP_PD_PARTS];

@@ -269,6 +269,7 @@ pd_cluster chat {
     register on token=secret;
     queue 10 timeout=1s;
     direct_threshold 100;
+    borrow_threshold 100 timeout=2s;
 }
 --- config
 location = /health { pd_health live; }
@@ -286,3 +287,33 @@ pd_zone pd:1m state=;
 --- must_die
 --- error_log
 invalid parameter "state=" in "pd_zone": use state=PATH
+
+
+
+=== TEST 27: a threshold for borrowing that is no number
+--- http_config
+pd_zone pd:1m;
+pd_cluster chat { register on; borrow_threshold 0; }
+--- must_die
+--- error_log
+invalid value "0" in "borrow_threshold": use "off", "auto" or 1 to 1000000 tokens
+
+
+
+=== TEST 28: nobody waits for longer than workers do
+--- http_config
+pd_zone pd:1m;
+pd_cluster chat { register on; borrow_threshold auto timeout=61s; }
+--- must_die
+--- error_log
+invalid parameter "timeout=61s" in "borrow_threshold": use timeout=1ms to timeout=60s
+
+
+
+=== TEST 29: it is said once
+--- http_config
+pd_zone pd:1m;
+pd_cluster chat { register on; borrow_threshold off; borrow_threshold 5 timeout=60s; }
+--- must_die
+--- error_log
+"borrow_threshold" directive is duplicate

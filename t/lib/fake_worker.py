@@ -41,8 +41,12 @@ Options (default):
     token_us=N step_us=N    what the reports say of a prompt's token, of a step
     report_slot=N (any)     reports that come with no step go to this slot only
     gate=E,...              wait for a release (SIGUSR1) before each event E:
-                            attach hello placed first token third finish
+                            attach hello offer placed first token third finish
     refuse=CODE[:N]         Failed(CODE) in place of Placed, N times (always)
+    offers=N                knows OFFER: a ticket of N tokens, 0: refuses
+    offer_ticket=none|bad|long    the ticket that it answers with, in place of one
+    borrows=N               of a ticket with a PREFILL, as Placed says
+    borrow_failed=TEXT      why nothing of it, as Placed says
     fail=CODE               Failed(CODE) after the first token ...
     every=N (1)             ... of every Nth answer
     others=N:M|N:M:away|... other frontends, whose N requests ended M times well,
@@ -51,7 +55,7 @@ Options (default):
     links=P:up|P:down|...   what the reports say of its links to prefill workers;
                             after a release, what is behind a "/"
     message=TEXT            its message, "_" for a space too
-    die=E                   the process ends at E: attach submit placed first third
+    die=E                   the process ends at E: attach submit offer placed first third
     protocol=N (1)          in the hello
     frozen=N                knows no messages but those of t/frozen/pd-N.proto
     fingerprint=TEXT (f)    all four digests are made of it
@@ -199,6 +203,7 @@ class Worker:
             max_num_seqs=self.number("max_seqs", 64), vocabulary=1000,
             zone=self.options.get("zone", ""),
             revision=self.options.get("revision", ""),
+            capabilities=["fake"] + ["offer"] * ("offers" in self.options),
             max_submit_bytes=8 << 20)
 
 
@@ -382,6 +387,9 @@ class Attach:
 
     async def answer(self, key, sequence, route):
         worker = self.worker
+        if route == "OFFER":
+            await self.offer(key, sequence)
+            return
         await worker.reach("submit")
         code, left = worker.refusals
         if left:
@@ -398,14 +406,52 @@ class Attach:
                            prompt_tokens=prompt,
                            cached_tokens=worker.number("cached", 0))
         if route == "PREFILL":
-            worker.generation += 1
-            placed.ticket.CopyFrom(pd.Ticket(
-                instance=worker.options.get("instance", worker.name),
-                address="127.0.0.1:1", boot=worker.boot, epoch=1,
-                generation=worker.generation, tokens=prompt, block_size=16,
-                fingerprint=worker.hello().fingerprint, secret=b"s" * 16))
+            placed.ticket.CopyFrom(self.ticket(prompt))
+        if route == "PREFILL" and submit.HasField("ticket"):
+            placed.borrowed_tokens = worker.number("borrows", 0)
+            placed.cached_tokens += placed.borrowed_tokens
+            placed.borrow_failed = worker.options.get(
+                "borrow_failed", "").replace("_", " ")
         await self.send(pd.FromWorker(placed=placed))
         await self.tokens(key, sequence, route, prompt)
+
+    def ticket(self, tokens):
+        worker = self.worker
+        worker.generation += 1
+        return pd.Ticket(
+            instance=worker.options.get("instance", worker.name),
+            address="127.0.0.1:1", boot=worker.boot, epoch=1,
+            generation=worker.generation, tokens=tokens, block_size=16,
+            fingerprint=worker.hello().fingerprint, secret=b"s" * 16)
+
+    async def offer(self, key, sequence):
+        """A ticket for what is in the cache; nothing is computed."""
+        worker = self.worker
+        await worker.reach("offer")
+        tokens = worker.number("offers", 0)
+        kind = worker.options.get("offer_ticket")
+        if tokens == 0:
+            await self.fail(key, "TICKET")
+            return
+        placed = pd.Placed(request=key[0], attempt=key[1],
+                           prompt_tokens=tokens + 1, cached_tokens=tokens)
+        if kind is None:
+            placed.ticket.CopyFrom(self.ticket(tokens))
+        data = placed.SerializeToString()
+        if kind == "bad":     # a field that is no ticket's
+            data += b"\x2a\x02\x0a\x7f"
+        if kind == "long":
+            data += b"\x2a\x82\x20\x0a\xff\x1f" + b"x" * 4095
+        async with self.writing:
+            await self.context.write(b"\x1a" + varint(len(data)) + data)
+        worker.steps += 1
+        await self.send(pd.FromWorker(step=pd.Step(
+            step=worker.steps, load=self.load(),
+            sequences=[pd.SequenceStep(
+                request=key[0], attempt=key[1],
+                finished=pd.Finished(prompt_tokens=tokens + 1,
+                                     cached_tokens=tokens))])))
+        self.sequences.pop(key, None)
 
     async def tokens(self, key, sequence, route, prompt):
         worker = self.worker

@@ -114,6 +114,10 @@ static bool placed_is(const ngx_http_pd_placed_t *placed, const Pd__V1__Placed *
     return placed->request == expected->request && placed->attempt == expected->attempt &&
            placed->prompt_tokens == expected->prompt_tokens &&
            placed->cached_tokens == expected->cached_tokens &&
+           placed->borrowed_tokens == expected->borrowed_tokens &&
+           strlen(expected->borrow_failed) <= placed->borrow_failed.len &&
+           !strncmp((char *)placed->borrow_failed.data, expected->borrow_failed,
+                    placed->borrow_failed.len) &&
            ticket_is(placed->ticket, expected->ticket);
 }
 

@@ -179,6 +179,8 @@ static void test_placed_hands_its_ticket_on_as_it_came(void **state)
     placed.prompt_tokens = 3000;
     placed.cached_tokens = 16;
     placed.queued_ahead_tokens = 1;
+    placed.borrowed_tokens = 300;
+    placed.borrow_failed = "the link is lost";
     placed.ticket = &ticket;
     message.kind_case = PD__V1__FROM_WORKER__KIND_PLACED;
     message.placed = &placed;
@@ -186,6 +188,8 @@ static void test_placed_hands_its_ticket_on_as_it_came(void **state)
     length = pd__v1__ticket__pack(&ticket, expected);
     assert_int_equal(read_bytes(packed, size, &copy), NGX_OK);
     assert_true(step_view_is(&step, &message));
+    assert_int_equal(step.placed.borrowed_tokens, 300);
+    assert_int_equal(step.placed.borrow_failed.len, strlen("the link is lost"));
     assert_int_equal(step.placed.ticket.len, length);
     assert_memory_equal(step.placed.ticket.data, expected, length);
     free(copy);
