@@ -7,6 +7,7 @@ CLUSTER := PD_BUILD=$(BUILD) t/cluster
 check-e2e: all venv model
 	PD_BUILD=$(BUILD) t/e2e/same_text
 	PD_BUILD=$(BUILD) t/e2e/ranks
+	PD_BUILD=$(BUILD) t/e2e/same_chat
 	$(CLUSTER) --kv shm -- $(PYTHON) t/e2e/leaving.py
 	$(CLUSTER) --kv tcp -- $(PYTHON) t/e2e/leaving.py
 	$(CLUSTER) --mixed 1 -- $(PYTHON) t/e2e/leaving.py
