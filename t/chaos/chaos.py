@@ -96,6 +96,8 @@ def judge(harm, load, resting):
         print(f"  counter off: {why}")
     print(f"requests {load.sent() + harm.asked}: the same {count('same')}, left by their clients {count('left')}, cut with a "
           f"killed nginx process {len(killed)}")
+    print("borrowed from other workers, since the last zone began: " + ", ".join(
+        f"{metric('pd_borrows_total', result=result)} {result}" for result in ("borrowed", "computed")))
     print("answers moved: " + ", ".join(f"{kind} {number}" for kind, number in count_moves(harm).items()))
     print(f"client-visible errors {len(errors)}, answers that differ {len(different) + len(harm.differ)}, blocks leaked "
           f"{leaked}, counters off {len(off) + len(workers_off)}, longest pause "

@@ -15,6 +15,7 @@ from cluster import Stream, request, text_of  # noqa: E402
 PATIENCE = 150
 
 LONG = " ".join(f"word {n}" for n in range(150))
+CHAT = [{"role": "user", "content": "Go on with this list: " + " ".join(f"item {n}," for n in range(60))}]
 ASKED = [
     ("/completions", {"prompt": "The history of the city begins", "temperature": 0, "max_tokens": 48}),
     ("/completions", {"prompt": "The history of the city begins", "temperature": 1.0, "seed": 7, "max_tokens": 32}),
@@ -24,7 +25,14 @@ ASKED = [
                            "max_tokens": 40}),
     ("/chat/completions", {"messages": [{"role": "user", "content": "Count to twenty."}], "temperature": 0,
                            "max_tokens": 24, "stop": ["7", "zzz"]}),
+    ("/chat/completions", {"messages": CHAT, "temperature": 0, "max_tokens": 40}),
 ]
+
+
+def next_turn(answer):
+    """The last question's chat goes on: what was generated for it is in a decode worker's cache, and nowhere else."""
+    messages = CHAT + [{"role": "assistant", "content": answer}, {"role": "user", "content": "Now all of them again."}]
+    return "/chat/completions", {"messages": messages, "temperature": 0, "max_tokens": 24}
 
 
 def whole(path, options):
@@ -60,11 +68,11 @@ class Client(threading.Thread):
 
     def run(self):
         while not self.load.stopping.is_set():
-            question = self.rng.randrange(len(ASKED))
+            question = self.rng.randrange(len(self.load.asked))
             answer = Answer(self.kind, question)
             self.load.begin(answer)
             try:
-                text = getattr(self, self.kind)(answer, *ASKED[question])
+                text = getattr(self, self.kind)(answer, *self.load.asked[question])
                 answer.outcome = ("left" if text is None else
                                   "same" if text == self.load.reference[question] else "different")
                 if answer.outcome == "different":
@@ -141,6 +149,8 @@ class Load:
 
     def __init__(self, seed, clients):
         self.reference = [whole(*question) for question in ASKED]
+        self.asked = ASKED + [next_turn(self.reference[-1])]
+        self.reference.append(whole(*self.asked[-1]))
         self.lock = threading.Lock()
         self.stopping = threading.Event()
         self.answers, self.running = [], set()
