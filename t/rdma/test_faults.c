@@ -500,7 +500,7 @@ int main(int argc, char **argv)
         be_a_liar((enum lie)atoi(argv[1]), atoi(argv[2]));
     if (argc == 2 && strcmp(argv[0], "limited") == 0)
         be_limited(atoi(argv[1]));
-    silence_ms = 2 * PATIENT_MS; /* the guest is emulated */
+    silence_ms = 4000; /* some tests wait for it; and the guest is emulated */
     setenv("PD_SOURCE_ADDRESS", SOURCE, 1);
     setenv("PD_READER_ADDRESS", READER, 1);
     if (argc == 2) {

@@ -116,8 +116,9 @@ static bool placed_is(const ngx_http_pd_placed_t *placed, const Pd__V1__Placed *
            placed->cached_tokens == expected->cached_tokens &&
            placed->borrowed_tokens == expected->borrowed_tokens &&
            strlen(expected->borrow_failed) <= placed->borrow_failed.len &&
-           !strncmp((char *)placed->borrow_failed.data, expected->borrow_failed,
-                    placed->borrow_failed.len) &&
+           (!placed->borrow_failed.len ||
+            !strncmp((char *)placed->borrow_failed.data, expected->borrow_failed,
+                     placed->borrow_failed.len)) &&
            ticket_is(placed->ticket, expected->ticket);
 }
 
