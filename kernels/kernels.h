@@ -188,7 +188,8 @@ struct pd_export {
         size; /* bytes, from offset 0 of the fd: what was asked for, or rounded up to huge pages */
 
     /* DEVICE only. */
-    uint64_t address; /* of byte 0, for a driver that registers such addresses (nvidia-peermem) */
+    uint64_t
+        address; /* of byte 0, for a driver that registers such addresses (nvidia-peermem); or 0 */
     void *copy_context;
     /* Copies [offset, offset + bytes) out to `host`, or in from there; done when it returns, and not in
      * the order of launches: the caller knows that the bytes are final, or nobody's. Any one thread at a

@@ -76,6 +76,7 @@ int pd_cuda_buffer_export(struct pd_buffer *buffer, struct pd_export *out)
 {
     struct pd_cuda *cuda = owner(buffer);
     int error = 0;
+    bool direct;
 
     if (cuda->outside == NULL)
         error = pd_cuda_transfer_open(cuda->runtime, PD_CUDA_OUTSIDE_PIECES, PD_CUDA_PIECE_BYTES,
@@ -86,14 +87,15 @@ int pd_cuda_buffer_export(struct pd_buffer *buffer, struct pd_export *out)
         return pd_device_fail(&cuda->device, PD_KERNEL_NO_MEMORY,
                               "no pinned memory to copy the KV pool of GPU %d through: %s",
                               cuda->device.options.ordinal, pd_cuda_error_text(error));
+    direct = pd_cuda_path_on(cuda->paths, PD_CUDA_GPUDIRECT);
     *out = (struct pd_export){
         .kind = PD_EXPORT_DEVICE,
-        .fd = pd_cuda_dmabuf(cuda->runtime, buffer->address, buffer->bytes),
+        .fd = direct ? pd_cuda_dmabuf(cuda->runtime, buffer->address, buffer->bytes) : -1,
         .size = buffer->bytes,
-        .address = (uint64_t)(uintptr_t)buffer->address,
+        .address = direct ? (uint64_t)(uintptr_t)buffer->address : 0,
         .copy_context = buffer,
         .copy = copy,
-        .handle = buffer->fd,
+        .handle = pd_cuda_path_on(cuda->paths, PD_CUDA_LENT) ? buffer->fd : -1,
         .import = import,
         .forget = forget,
         .read = read_imported,

@@ -8,8 +8,10 @@
 #include <stddef.h>
 
 enum pd_cuda_path {
-    PD_CUDA_CUBLASLT, /* else pd_cuda_matmul_fixed */
-    PD_CUDA_GRAPHS,   /* else every step launch by launch */
+    PD_CUDA_CUBLASLT,  /* else pd_cuda_matmul_fixed */
+    PD_CUDA_GRAPHS,    /* else every step launch by launch */
+    PD_CUDA_GPUDIRECT, /* else network cards see the pool's stage in pinned memory */
+    PD_CUDA_LENT,      /* else processes of one host hand KV over through stages */
     PD_CUDA_PATHS
 };
 

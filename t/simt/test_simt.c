@@ -126,6 +126,40 @@ static void test_what_no_gpu_has_shown_is_off(void **state)
     }
 }
 
+/* Neither a network card nor another process gets at the pool but where that is on; copies always do. */
+static void test_a_pool_is_shown_to_whom_a_gpu_has_shown_it(void **state)
+{
+    static const struct {
+        const char *enable;
+        bool card, lent;
+    } cases[] = {{NULL, false, false},
+                 {"gpudirect", true, false},
+                 {"lent", false, true},
+                 {"all", true, true}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct pd_device_options options = pd_rig_options("cuda", NULL, 1);
+        bool card = cases[i].card || pd_cuda_path_shown(PD_CUDA_GPUDIRECT);
+        bool lent = cases[i].lent || pd_cuda_path_shown(PD_CUDA_LENT);
+        struct pd_export memory;
+        struct pd_buffer *pool;
+        char byte = 'x';
+        struct pd_rig rig;
+
+        options.cuda_enable = cases[i].enable;
+        pd_rig_open(&rig, &options);
+        assert_int_equal(pd_buffer_create(rig.device, PD_BUFFER_KV, 4096, &pool), PD_KERNEL_OK);
+        assert_int_equal(pd_buffer_export(pool, &memory), PD_KERNEL_OK);
+        assert_true((memory.address != 0) == card);
+        assert_true(memory.fd < 0); /* the shim's driver exports no dmabuf */
+        assert_true((memory.handle >= 0) == lent);
+        assert_true(memory.copy(memory.copy_context, 17, &byte, 1, true));
+        assert_int_equal(byte, 0);
+        pd_rig_close(&rig);
+    }
+}
+
 static void test_a_path_that_there_is_not_is_refused(void **state)
 {
     static const char *const enable[] = {"graph", "graphs,,all", "graphs, cublaslt",
@@ -224,6 +258,7 @@ int main(void)
         cmocka_unit_test(test_buckets),
         cmocka_unit_test(test_replay_gives_the_tokens_of_direct_launches),
         cmocka_unit_test(test_what_no_gpu_has_shown_is_off),
+        cmocka_unit_test(test_a_pool_is_shown_to_whom_a_gpu_has_shown_it),
         cmocka_unit_test(test_a_path_that_there_is_not_is_refused),
         cmocka_unit_test(test_every_failing_call_loses_the_device_by_name),
         cmocka_unit_test(test_a_device_that_does_not_open_says_why),

@@ -93,7 +93,7 @@ static void first_way_that_works_is_taken(void **state)
 
     memory = registered(-1, 0x7000, false, "peermem ");
     assert_true(memory.direct);
-    assert_string_equal(memory.why, "no dmabuf: its driver exports none");
+    assert_string_equal(memory.why, "no dmabuf: the device exports none");
 
     device.dmabuf = false;
     memory = registered(77, 0x7000, false, "dmabuf peermem ");

@@ -20,7 +20,7 @@ static bool by_descriptor(struct ibv_pd *domain, const struct pd_pool *pool,
     const struct pd_export *device = &pool->device[0];
 
     if (device->fd < 0) {
-        add_reason(memory, "no dmabuf", "its driver exports none");
+        add_reason(memory, "no dmabuf", "the device exports none");
         return false;
     }
     memory->region =
