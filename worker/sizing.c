@@ -66,11 +66,13 @@ static uint64_t block_bytes(const struct pd_sizing *sizing)
 }
 
 /* Activations, what products and attention keep between their kernels, the step's descriptor and
- * histories. The formulas are those of kernels/cuda (plan.c, backend.c) and of model/graph.c. */
+ * histories: what kernels/cuda (plan.c, backend.c) and model/graph.c reserve, reckoned from the shape, for the
+ * pool's size is decided before there is a model. t/simt/test_scratch.c counts what they do reserve. */
 uint64_t pd_sizing_scratch(const struct pd_options *options, const struct pd_model_config *config,
                            int ranks)
 {
-    enum { SPLIT = 256, FIXED = 256 << 20 }; /* FIXED: a tile of weights, meetings, the library's */
+    /* FIXED: a tile of weights, one of a product's slices, meetings, the library's. ROW: of the descriptor */
+    enum { SPLIT = 256, FIXED = 256 << 20, ROW = 4 };
     struct pd_model_share share = pd_model_share_of(config, 0, ranks);
     uint64_t tokens = (uint64_t)options->max_num_batched_tokens;
     uint64_t seqs = (uint64_t)options->max_num_seqs, vocabulary = (uint64_t)config->vocabulary;
@@ -82,6 +84,7 @@ uint64_t pd_sizing_scratch(const struct pd_options *options, const struct pd_mod
     uint64_t row = 2 * hidden + (queries + 2 * keys) + queries + inner; /* activations */
 
     row += 2 * inner + hidden + (widest + 1) / 2; /* gate and up, what ranks add, 16-bit operands */
+    row += (uint64_t)config->head_dim + ROW;      /* angles */
     return FIXED + 4 * tokens * row + 4 * seqs * (2 * hidden + 4 * vocabulary) +
            4 * seqs * (length / SPLIT + 1) * (uint64_t)share.heads *
                ((uint64_t)config->head_dim + 2) +

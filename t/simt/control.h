@@ -2,6 +2,8 @@
 #ifndef PD_SIMT_CONTROL_H
 #define PD_SIMT_CONTROL_H
 
+#include <stddef.h>
+
 #include "kernels/cuda/library.h"
 
 #ifdef __cplusplus
@@ -25,6 +27,9 @@ struct pd_simt_gemms {
 };
 
 struct pd_simt_gemms *pd_simt_gemms(void);
+
+/* Bytes of device memory that are allocated now, of all GPUs; what is pinned is the host's. */
+size_t pd_simt_held(void);
 
 /* The file that stands in for a library from here on; the one that did. */
 const char *pd_simt_library_file(enum pd_cuda_library_kind kind, const char *file);

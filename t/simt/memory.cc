@@ -126,6 +126,16 @@ bool is_shared(const void *address)
     return one && one->shared;
 }
 
+size_t held()
+{
+    std::lock_guard<std::mutex> locked(lock);
+    size_t bytes = 0;
+
+    for (const auto &one : regions)
+        bytes += one.second.pinned ? 0 : one.second.bytes;
+    return bytes;
+}
+
 void release(void *memory)
 {
     std::lock_guard<std::mutex> locked(lock);

@@ -24,6 +24,9 @@ void *allocate_file(size_t bytes, int fd, bool own);
 /* Whether the address lies in such a mapping of this process's own. */
 bool is_shared(const void *address);
 
+/* Bytes of all that is allocated and not pinned. */
+size_t held();
+
 /* Null is nothing. */
 void release(void *memory);
 

@@ -479,6 +479,11 @@ long pd_simt_replays(void)
     return replays;
 }
 
+size_t pd_simt_held(void)
+{
+    return pd_simt::held();
+}
+
 struct pd_simt_gemms *pd_simt_gemms(void)
 {
     return &gemms;

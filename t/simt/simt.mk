@@ -3,7 +3,7 @@
 
 SIMT_OBJ  := $(patsubst %.cu,$(BUILD)/t/simt/%.o,$(filter-out kernels/cuda/gpu_%,$(CUDA_SRC))) \
              $(CUDA_C:%.c=$(BUILD)/%.o) $(addprefix $(BUILD)/t/simt/,simt.o warp.o memory.o runtime.o)
-SIMT_TEST := $(addprefix $(BUILD)/t/simt/,test_rules test_layout test_products test_attention test_operators test_simt test_library test_gemm test_transfer test_group test_kernels_sample test_kernels_group test_model_ranks test_engine_kvx)
+SIMT_TEST := $(addprefix $(BUILD)/t/simt/,test_rules test_layout test_products test_attention test_operators test_scratch test_simt test_library test_gemm test_transfer test_group test_kernels_sample test_kernels_group test_model_ranks test_engine_kvx)
 SIMT_HEAD := t/simt/simt.h t/simt/fiber.h t/simt/memory.h t/simt/control.h kernels/cuda/pd_simt.cuh kernels/cuda/runtime.h
 # Every object of a kernel waits for this.
 SPELT := $(BUILD)/t/simt/spelt
@@ -58,7 +58,7 @@ check-simt-races: $(RACE_TEST)
 	for test in $(RACE_TEST); do PD_SIMT_SHAPES=2 TSAN_OPTIONS=halt_on_error=1 $$test || exit 1; done
 
 # The backend comes as objects: device.c names it weakly, so an archive would not bring it.
-$(addprefix $(BUILD)/t/simt/,test_operators test_simt test_library test_gemm test_transfer test_group): %: %.o $(SIMT_OBJ) $(HELP_LIB) $(ROOM_LIBS)
+$(addprefix $(BUILD)/t/simt/,test_operators test_scratch test_simt test_library test_gemm test_transfer test_group): %: %.o $(SIMT_OBJ) $(HELP_LIB) $(ROOM_LIBS)
 	$(CXX) $(PD_LDFLAGS) -o $@ $^ -lcmocka $(PD_LIBS)
 
 # Suites of t/unit that also ask the device kind "cuda" where it is linked in.
