@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <string.h>
 
 #include "proto/pd.pb-c.h"
@@ -197,6 +198,62 @@ static void test_a_reader_goes_on_alone(void **state)
     close_pair();
 }
 
+/* One that goes straight to the reader waits for what is being received, where that is at least half
+ * of it, and computes a shorter beginning itself. */
+static void test_what_is_received_is_not_computed(void **state)
+{
+    struct lab_options options = lab_defaults();
+    struct lab_answer *behind = &reader.answers[1];
+    int32_t answer[LONG], other[SHORT];
+    char beginning[PROMPT / 2];
+
+    (void)state;
+    snprintf(beginning, sizeof(beginning), "%.*s", (int)sizeof(beginning) - 1, prompt);
+    lab_oracle(prompt, NULL, answer, LONG);
+    lab_oracle(beginning, NULL, other, SHORT);
+    open_pair(&options, &options);
+    double_net_hold(net, DOUBLE_HOLD_DATA);
+    start_pair();
+    lab_submit(&source, prefill_request(0, prompt, LONG));
+    lab_submit(&reader, decode_request(0, LONG));
+    lab_wait_placed(&reader, 0);
+    lab_submit(&reader, lab_request(&reader, 1, prompt, LONG));
+    lab_submit(&reader, lab_request(&reader, 2, beginning, SHORT));
+    lab_expect(&reader, 2, other, SHORT);
+    assert_int_equal(reader.answers[2].end.cached_tokens, 0);
+    assert_int_equal(behind->placed, 0);
+    double_net_hold(net, 0);
+    expect_pair(0, answer, 0, LONG);
+    lab_expect(&reader, 1, answer, LONG);
+    assert_int_equal(behind->end.cached_tokens, PROMPT / 8 * 8);
+    assert_int_equal(lab_load(&reader).tokens_prefilled, PROMPT % 8 + sizeof(beginning) - 1);
+    close_pair();
+}
+
+static void test_what_does_not_come_is_computed(void **state)
+{
+    struct lab_options options = lab_defaults();
+    int32_t answer[LONG];
+
+    (void)state;
+    lab_oracle(prompt, NULL, answer, LONG);
+    open_pair(&options, &options);
+    double_net_hold(net, DOUBLE_HOLD_DATA);
+    start_pair();
+    lab_submit(&source, prefill_request(0, prompt, LONG));
+    lab_submit(&reader, decode_request(0, LONG));
+    lab_wait_placed(&reader, 0);
+    lab_submit(&reader, lab_request(&reader, 1, prompt, LONG));
+    lab_submit(&reader,
+               lab_request(&reader, 9, "!", 1)); /* behind what the reader was told so far */
+    assert_false(lab_wait(&reader, 9)->failed);
+    double_net_cut(net);
+    assert_true(lab_wait(&reader, 0)->failed);
+    lab_expect(&reader, 1, answer, LONG);
+    assert_int_equal(reader.answers[1].end.cached_tokens, 0);
+    close_pair();
+}
+
 static void test_blocks_that_were_read_are_cached(void **state)
 {
     struct lab_options options = lab_defaults();
@@ -384,31 +441,73 @@ static void test_the_source_waits_for_its_tickets(void **state)
     close_pair();
 }
 
+/* Tickets that nobody gave, one after the other: let in, they fail for what they are. */
+static void next_asks(struct lab *lab)
+{
+    uint64_t id = 2;
+
+    while (lab->answers[id].failed)
+        id++;
+    if (lab->answers[id - 1].code == PD__V1__FAILED__CODE__TICKET)
+        lab_submit(lab, no_ticket_request(id, 16, 8));
+}
+
 static void one_waits_and_one_asks(struct lab *lab, const struct pd_placed *placed)
 {
     if (placed->id.request != 0)
         return;
     lab_submit(lab, lab_request(lab, 1, prompt, 10)); /* 8 blocks, which are not there */
-    lab_submit(lab, no_ticket_request(2, 8, 8));      /* one block, which would be */
+    lab_submit(lab, no_ticket_request(2, 16, 8));     /* two, which are */
 }
 
-/* Whoever waits for room goes first: a worker in such a state is full. */
-static void test_the_waiting_are_not_overtaken(void **state)
+/* Whoever waits for room is passed by no more tokens than it has itself. */
+static void test_the_waiting_are_passed_for_a_while(void **state)
 {
     struct lab_options options = lab_defaults();
+    uint64_t id = 2;
 
     (void)state;
     options.model.max_model_len = 80;
     options.model.kv_blocks = 11;
     open_pair(&options, &options);
     reader.on_placed = one_waits_and_one_asks;
+    reader.on_failed = next_asks;
     start_pair();
     lab_submit(&reader,
                lab_request(&reader, 0, "Some prompt of about five blocks, or tokens.", 30));
-    assert_true(lab_wait(&reader, 2)->failed);
-    assert_int_equal(reader.answers[2].code, PD__V1__FAILED__CODE__CAPACITY);
+    for (; id < 2 + PROMPT / 16; id++)
+        expect_failure(&reader, id, PD__V1__FAILED__CODE__TICKET);
+    expect_failure(&reader, id, PD__V1__FAILED__CODE__CAPACITY);
+    assert_int_equal(reader.answers[1].placed, 0);
     assert_int_equal(lab_wait(&reader, 0)->count, 30);
     assert_int_equal(lab_wait(&reader, 1)->count, 10);
+    close_pair();
+}
+
+static void one_follows_and_one_asks(struct lab *lab, const struct pd_placed *placed)
+{
+    if (placed->id.request != 0)
+        return;
+    lab_submit(lab, lab_request(lab, 1, prompt, SHORT));
+    lab_submit(lab, no_ticket_request(2, PROMPT, 8));
+}
+
+/* Whoever waits for blocks that are just being computed needs no room yet, and takes nobody's. */
+static void test_a_follower_is_in_no_reader_s_way(void **state)
+{
+    struct lab_options options = lab_defaults();
+    int32_t answer[SHORT];
+
+    (void)state;
+    lab_oracle(prompt, NULL, answer, SHORT);
+    open_pair(&options, &options);
+    reader.on_placed = one_follows_and_one_asks;
+    start_pair();
+    lab_submit(&reader, lab_request(&reader, 0, prompt, SHORT));
+    expect_failure(&reader, 2, PD__V1__FAILED__CODE__TICKET);
+    for (uint64_t id = 0; id < 2; id++)
+        lab_expect(&reader, id, answer, SHORT);
+    assert_int_equal(reader.answers[1].end.cached_tokens, PROMPT / 8 * 8);
     close_pair();
 }
 
@@ -486,6 +585,8 @@ int main(void)
         cmocka_unit_test(test_only_missing_blocks_are_read),
         cmocka_unit_test(test_one_prompt_is_read_once),
         cmocka_unit_test(test_a_reader_goes_on_alone),
+        cmocka_unit_test(test_what_is_received_is_not_computed),
+        cmocka_unit_test(test_what_does_not_come_is_computed),
         cmocka_unit_test(test_blocks_that_were_read_are_cached),
         cmocka_unit_test(test_a_second_attempt_goes_on),
         cmocka_unit_test(test_one_token_needs_no_reader),
@@ -494,7 +595,8 @@ int main(void)
         cmocka_unit_test(test_blocks_are_marked_when_taken),
         cmocka_unit_test(test_no_room_on_the_reader),
         cmocka_unit_test(test_the_source_waits_for_its_tickets),
-        cmocka_unit_test(test_the_waiting_are_not_overtaken),
+        cmocka_unit_test(test_the_waiting_are_passed_for_a_while),
+        cmocka_unit_test(test_a_follower_is_in_no_reader_s_way),
         cmocka_unit_test(test_a_ticket_is_not_preempted),
         cmocka_unit_test(test_a_received_answer_is_preempted),
     };

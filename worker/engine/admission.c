@@ -2,16 +2,21 @@
  *
  * Room is a slot on the device and the blocks of the whole prompt, both at once or neither: nobody
  * waits while holding half. A DIRECT or PREFILL request that finds no room waits; a DECODE request
- * has another worker's blocks behind it and is refused at once instead, so that the dispatcher can
- * take another. An OFFER needs none: it takes what is in the cache, or is refused at once.
+ * is refused at once instead, for it does hold a half, the prompt's blocks on its source: two workers
+ * whose pools are full of what the other is to read would wait for each other for ever, and the
+ * dispatcher, in whose queue it can wait for any worker, could not take another. An OFFER
+ * needs no room: it takes what is in the cache, or is refused at once.
  *
  * Who waits is tried in order of age. Behind one that finds no room a younger one may still be let
- * in, as long as those that have passed an older one are together no longer than that one itself
- * (`passed`, which counts on when it runs: see plan.c).
+ * in, a DECODE request too, as long as those that have passed an older one are together no longer
+ * than that one itself (`passed`, which counts on when it runs: see plan.c).
  *
  * A prompt that begins like one that is just being computed waits until those blocks are in the
  * cache, and holds nobody up meanwhile: so n answers to one prompt, or a burst of requests with one
- * system prompt, compute it once and hold its blocks once.
+ * system prompt, compute it once and hold its blocks once. So does one that begins like a prompt that
+ * is being received, if that is at least half of it: what is received is trusted, and shared, only as
+ * a whole, and nobody waits for a long prompt on another machine to be spared a short beginning. Who
+ * waits so holds nothing, and what it waits for waits for nobody's room: it comes, or ends, by itself.
  *
  * What an answer grows by is not reserved, but counted: a sequence is let in where it fits beside
  * what those that run are likely to become. When blocks run out all the same, the youngest sequence
@@ -179,7 +184,15 @@ static void run(struct pd_engine *engine, struct pd_sequence *s)
     TAILQ_INSERT_TAIL(&engine->running, s, queue);
 }
 
-/* Whether the block behind the first `hits` of this sequence is just being computed for another. */
+/* Whether two sequences have these first tokens in common. */
+static bool alike(const struct pd_sequence *a, const struct pd_sequence *b, int tokens)
+{
+    return tokens <= a->count && tokens <= b->count &&
+           memcmp(a->tokens, b->tokens, (size_t)tokens * sizeof(*a->tokens)) == 0;
+}
+
+/* Whether the block behind the first `hits` of this sequence is just being computed or received for
+ * another: see above. */
 static bool follows(const struct pd_engine *engine, const struct pd_sequence *s, int hits)
 {
     int tokens = (hits + 1) * engine->options.block_size;
@@ -188,8 +201,14 @@ static bool follows(const struct pd_engine *engine, const struct pd_sequence *s,
     if (!engine->options.prefix_caching || tokens > s->count - 1)
         return false;
     TAILQ_FOREACH (other, &engine->running, queue) {
-        if (other->collected < tokens && tokens <= other->target &&
-            memcmp(other->tokens, s->tokens, (size_t)tokens * sizeof(*s->tokens)) == 0)
+        if (other->collected < tokens && tokens <= other->target && alike(other, s, tokens))
+            return true;
+    }
+    TAILQ_FOREACH (other, &engine->table.all, all) {
+        int half = (other->count + 1) / 2;
+
+        if (other->phase == PD_PHASE_RECEIVING && !other->awaits &&
+            alike(other, s, tokens > half ? tokens : half))
             return true;
     }
     return false;
@@ -300,7 +319,7 @@ static void leave_queue(struct pd_engine *engine, struct pd_sequence *s)
     announce(engine, s);
 }
 
-/* One has been let in past those in front of `behind` that found no room. */
+/* One has been let in past those in front of `behind` that found no room; NULL: past all. */
 static void pass(struct pd_engine *engine, const struct pd_sequence *behind, int tokens)
 {
     struct pd_sequence *s;
@@ -310,6 +329,19 @@ static void pass(struct pd_engine *engine, const struct pd_sequence *behind, int
             break;
         s->passed += s->blocked ? tokens : 0;
     }
+}
+
+/* Tokens that may yet pass those that found no room. */
+static int64_t patience_of_all(const struct pd_engine *engine)
+{
+    const struct pd_sequence *s;
+    int64_t patience = INT64_MAX;
+
+    TAILQ_FOREACH (s, &engine->waiting, queue) {
+        if (s->blocked && s->count - s->passed < patience)
+            patience = s->count - s->passed;
+    }
+    return patience;
 }
 
 void pd_admit_waiting(struct pd_engine *engine)
@@ -434,17 +466,23 @@ static void offer(struct pd_engine *engine, struct pd_sequence *s)
 
 static void start_decode(struct pd_engine *engine, struct pd_sequence *s)
 {
-    int blocks = pd_engine_blocks_for(engine, (int)s->request->ticket.tokens);
+    int tokens = (int)s->request->ticket.tokens;
 
+    pd_admit_waiting(engine);
     s->phase = PD_PHASE_RECEIVING;
-    if (!TAILQ_EMPTY(&engine->waiting) || !reserve(engine, s, blocks))
+    if (tokens > patience_of_all(engine) ||
+        !reserve(engine, s, pd_engine_blocks_for(engine, tokens))) {
         pd_sequence_abort(engine, s, PD__V1__FAILED__CODE__CAPACITY,
                           "no room for the prompt's KV blocks");
-    else if (pd_transfer_fetch(engine, s))
-        say_placed(engine, s, NULL);
-    else
+        return;
+    }
+    if (!pd_transfer_fetch(engine, s)) {
         pd_sequence_abort(engine, s, PD__V1__FAILED__CODE__CAPACITY,
                           "too many KV tickets are being read");
+        return;
+    }
+    pass(engine, NULL, tokens);
+    say_placed(engine, s, NULL);
 }
 
 static int check_state(const struct pd_engine *engine, struct verdict *verdict)
