@@ -8,11 +8,13 @@
  * A pair that a merge has changed is left in the heap and recognised when it comes up: the symbol
  * at its position remembers the rank of the pair that it is the left half of now.
  *
- * Most pieces are common words, and of these most are one token. Which tokens come out whole when
- * their own bytes are encoded is found once, when the tokenizer is made; such a piece costs one
- * lookup. */
+ * Most pieces are common words, and of these most are one token. Whether a token comes out whole when
+ * its own bytes are encoded is remembered when a piece is such a token for the first time; from then
+ * on the piece costs one lookup. To find it for all tokens would take half of the time in which a
+ * tokenizer is made, and a worker's start waits for that. */
 #include "worker/text/bpe.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,8 +42,11 @@ struct pd_bpe {
     uint64_t seed;
     int32_t (*merges)[3]; /* left, right, made; by rank */
     size_t merge_count;
-    uint8_t *whole; /* by id: a piece of exactly these bytes is this one token */
+    atomic_uchar *whole; /* by id: what becomes of a piece of exactly these bytes. Any thread; it is
+                          * the same whoever finds it, so the order of writes does not matter */
 };
+
+enum whole { UNKNOWN, WHOLE, IN_PARTS };
 
 /* ---- merges
  * --------------------------------------------------------------------------------------- */
@@ -278,14 +283,20 @@ static bool cannot_fit(const struct pd_bpe *bpe, const char *piece, size_t lengt
     return kept / longest > room;
 }
 
+static bool is_one(const struct pd_bpe_symbol *symbols, uint32_t count, int32_t id)
+{
+    return count > 0 && symbols[0].next == NONE && symbols[0].id == id;
+}
+
 int pd_bpe_encode(const struct pd_bpe *bpe, struct pd_bpe_work *work, const char *piece,
                   size_t length, size_t limit, struct pd_tokens *out)
 {
     int32_t id = pd_vocabulary_find(bpe->vocabulary, piece, length);
+    int whole = id < 0 ? IN_PARTS : atomic_load_explicit(&bpe->whole[id], memory_order_relaxed);
     uint32_t count, at;
     int status;
 
-    if (id >= 0 && bpe->whole[id])
+    if (whole == WHOLE)
         return pd_tokens_append(out, id, limit);
     if (out->count > limit || cannot_fit(bpe, piece, length, limit - out->count))
         return PD_FULL;
@@ -294,6 +305,9 @@ int pd_bpe_encode(const struct pd_bpe *bpe, struct pd_bpe_work *work, const char
         return status;
     count = list_bytes(bpe, work->symbols, piece, length);
     merge_all(bpe, work, count);
+    if (whole == UNKNOWN)
+        atomic_store_explicit(&bpe->whole[id], is_one(work->symbols, count, id) ? WHOLE : IN_PARTS,
+                              memory_order_relaxed);
     for (at = count > 0 ? 0 : NONE; at != NONE && status == PD_OK; at = work->symbols[at].next)
         status = pd_tokens_append(out, work->symbols[at].id, limit);
     return status;
@@ -301,30 +315,6 @@ int pd_bpe_encode(const struct pd_bpe *bpe, struct pd_bpe_work *work, const char
 
 /* ---- making
  * --------------------------------------------------------------------------------------- */
-
-/* Finds the tokens that a piece of their bytes becomes. */
-static int find_whole(struct pd_bpe *bpe, bool ignore_merges)
-{
-    const struct pd_vocabulary *vocabulary = bpe->vocabulary;
-    struct pd_bpe_work work = {0};
-    struct pd_tokens tokens = {0};
-    size_t i;
-    int status = PD_OK;
-
-    for (i = 0; i < vocabulary->count && status == PD_OK; i++) {
-        struct pd_string bytes = pd_vocabulary_bytes(vocabulary, i);
-
-        if (pd_vocabulary_find(vocabulary, bytes.bytes, bytes.length) != (int32_t)i)
-            continue;
-        tokens.count = 0;
-        if (!ignore_merges)
-            status = pd_bpe_encode(bpe, &work, bytes.bytes, bytes.length, bytes.length, &tokens);
-        bpe->whole[i] = ignore_merges || (tokens.count == 1 && tokens.ids[0] == (int32_t)i);
-    }
-    pd_bpe_work_free(&work);
-    pd_tokens_free(&tokens);
-    return status;
-}
 
 int pd_bpe_create(const struct pd_vocabulary *vocabulary, const struct pd_string *merges,
                   size_t merge_count, bool ignore_merges, struct pd_bpe **bpe,
@@ -346,16 +336,16 @@ int pd_bpe_create(const struct pd_vocabulary *vocabulary, const struct pd_string
     made->merge_count = merge_count;
     made->slots = malloc(slots * sizeof *made->slots);
     made->merges = malloc((merge_count + 1) * sizeof *made->merges);
-    made->whole = calloc(vocabulary->count, 1);
+    made->whole = malloc(vocabulary->count * sizeof *made->whole);
     if (!made->slots || !made->merges || !made->whole) {
         pd_bpe_destroy(made);
         return pd_fail(error, PD_NO_MEMORY, "no memory for %zu merges", merge_count);
     }
     for (i = 0; i < slots; i++)
         made->slots[i] = (struct merge){-1, -1, NONE};
+    for (i = 0; i < vocabulary->count; i++)
+        atomic_init(&made->whole[i], ignore_merges ? WHOLE : UNKNOWN);
     status = read_merges(made, merges, error);
-    if (status == PD_OK && find_whole(made, ignore_merges) != PD_OK)
-        status = pd_fail(error, PD_NO_MEMORY, "no memory for merges");
     if (status != PD_OK) {
         pd_bpe_destroy(made);
         return status;
