@@ -269,6 +269,51 @@ static void test_admission_counts_what_answers_become(void **state)
     close_scene();
 }
 
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+static struct {
+    int looks, wasted;
+} blocks_seen;
+
+/* The engine's thread, after each step: nobody has a block that none of its tokens needs, and the pool has given
+ * out no other. */
+static void look_at_blocks(struct lab *at, uint64_t step)
+{
+    struct pd_block_counts counts;
+    const struct pd_sequence *s;
+    int64_t held = 0;
+
+    (void)step;
+    TAILQ_FOREACH (s, &at->engine->table.all, all) {
+        int tokens = s->count + s->pending > s->launched ? s->count + s->pending : s->launched;
+
+        held += s->block_count;
+        blocks_seen.wasted += s->block_count > pd_engine_blocks_for(at->engine, tokens);
+    }
+    pd_block_pool_count(at->engine->pool, &counts);
+    blocks_seen.wasted += counts.total - counts.available != held;
+    blocks_seen.looks++;
+}
+
+static void test_nothing_is_wasted_but_the_last_block_s_rest(void **state)
+{
+    struct lab_options options = lab_defaults();
+
+    (void)state;
+    memset(&blocks_seen, 0, sizeof(blocks_seen));
+    options.no_caching = true;
+    lab_open(&lab, &options);
+    lab.on_step = look_at_blocks;
+    lab_start(&lab, NULL);
+    for (uint64_t id = 0; id < 8; id++)
+        submit(&lab, id, 7 + 5 * (int)id, 40);
+    for (uint64_t id = 0; id < 8; id++)
+        expect(id, 7 + 5 * (int)id, 40);
+    close_scene();
+    assert_true(blocks_seen.looks >= 80);
+    assert_int_equal(blocks_seen.wasted, 0);
+}
+
 /* ---- one prompt, several answers ------------------------------------------------------------- */
 
 static const char shared[] =
@@ -376,6 +421,7 @@ int main(void)
         cmocka_unit_test(test_a_step_in_which_a_prompt_ends_is_not_filled_up),
         cmocka_unit_test(test_small_ones_pass_a_big_one_for_a_while),
         cmocka_unit_test(test_admission_counts_what_answers_become),
+        cmocka_unit_test(test_nothing_is_wasted_but_the_last_block_s_rest),
         cmocka_unit_test(test_answers_to_one_prompt_share_its_blocks),
         cmocka_unit_test(test_a_follower_goes_on_alone),
         cmocka_unit_test(test_a_common_beginning_is_shared),

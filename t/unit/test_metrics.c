@@ -104,6 +104,33 @@ static void test_format(void **state)
     free(page);
 }
 
+/* Each name stands in the worker's README, whose table an operator reads. */
+static void test_every_metric_is_documented(void **state)
+{
+    static char documented[256 * 1024];
+    struct pd_load load = {0};
+    char *page = page_of(&load), *rest = page, *line, name[64], quoted[80];
+    FILE *file = fopen("worker/README.md", "r");
+    int names = 0;
+
+    (void)state;
+    assert_non_null(file);
+    documented[fread(documented, 1, sizeof(documented) - 1, file)] = '\0';
+    assert_int_equal(fclose(file), 0);
+    while ((line = strsep(&rest, "\n")) && *line) {
+        if (sscanf(line, "# HELP %63s", name) != 1)
+            continue;
+        snprintf(quoted, sizeof(quoted), "`%s`", name);
+        if (!strstr(documented, quoted)) {
+            snprintf(quoted, sizeof(quoted), "`%s{", name);
+            assert_has(documented, quoted);
+        }
+        names++;
+    }
+    assert_true(names > 15);
+    free(page);
+}
+
 enum { S = 1000000000, MS = 1000000 };
 
 static void test_one_line_a_second(void **state)
@@ -146,6 +173,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values),
         cmocka_unit_test(test_format),
+        cmocka_unit_test(test_every_metric_is_documented),
         cmocka_unit_test(test_one_line_a_second),
     };
 
