@@ -242,6 +242,7 @@ struct pd_model *tiny_model_create(const struct tiny_options *options)
         .max_model_len = options->max_model_len,
         .block_size = options->block_size,
         .vocabulary = TINY_VOCABULARY,
+        .cuda_enable = "all",
     };
     struct pd_model *model = calloc(1, sizeof(*model));
     char error[256];
