@@ -690,8 +690,9 @@ async def serve_raw(worker, port):
         if worker.options["raw"] == "close":
             writer.close()
             return
-        while await reader.read(65536):
-            pass
+        with contextlib.suppress(OSError):
+            while await reader.read(65536):
+                pass
         worker.log("detach")
         writer.close()
 
