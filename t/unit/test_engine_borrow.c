@@ -327,8 +327,10 @@ static void test_tickets_that_do_not_fit(void **state)
 {
     static const struct {
         uint32_t tokens, block_size;
-    } tickets[] = {
-        {WITH_READER + 1, BLOCK}, {SECOND_PROMPT + BLOCK, BLOCK}, {WITH_READER, 16}, {0, BLOCK}};
+    } tickets[] = {{WITH_READER + 1, BLOCK},
+                   {(SECOND_PROMPT / BLOCK + 1) * BLOCK, BLOCK},
+                   {6 * 16, 16},
+                   {0, BLOCK}};
     int fetches;
 
     (void)state;
