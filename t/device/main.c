@@ -18,9 +18,17 @@ static const struct {
 
 void pd_stage_figure(const char *name, const char *unit, double value, double ceiling)
 {
+    pd_stage_figure_to_reach(name, unit, value, ceiling, 0);
+}
+
+void pd_stage_figure_to_reach(const char *name, const char *unit, double value, double ceiling,
+                              double goal)
+{
     printf("{\"name\": \"%s\", \"unit\": \"%s\", \"value\": %.6g", name, unit, value);
     if (ceiling > 0)
         printf(", \"ceiling\": %.6g, \"share\": %.4f", ceiling, value / ceiling);
+    if (goal > 0)
+        printf(", \"goal\": %.6g", goal);
     puts("}");
     fflush(stdout);
 }

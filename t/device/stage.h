@@ -30,6 +30,10 @@ int pd_stage_kernels(const struct pd_stage_options *options);
 /* One figure. `ceiling`: what it is a share of, 0: nothing. */
 void pd_stage_figure(const char *name, const char *unit, double value, double ceiling);
 
+/* The same, and what an H200 is to reach, in the figure's unit. */
+void pd_stage_figure_to_reach(const char *name, const char *unit, double value, double ceiling,
+                              double goal);
+
 /* Seconds on a clock that only runs forward. */
 double pd_stage_seconds(void);
 
