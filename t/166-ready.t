@@ -216,13 +216,13 @@ client_ready expect "chat":"
 
 === TEST 6: a reload while it is out: a process that stays sends the canaries
 --- workers: 1
---- worker
-m0 refuse=INTERNAL:20 others=100:99|100:99 delay=30 text=a|b|c|d|e|f|g|h|i|j|a|b|c|d|e|f|g|h|i|j|a|b|c|d|e|f|g|h|i|j|a|b|c|d|e|f|g|h|i|j|a|b|c|d|e|f|g|h|i|j|a|b|c|d|e|f|g|h|i|j|a|b|c|d|e|f|g|h|i|j|a|b|c|d|e|f|g|h|i|j|a|b|c|d|e|f|g|h|i|j|a|b|c|d|e|f|g|h|i|j
+--- worker eval
+'m0 refuse=INTERNAL:20 others=100:99|100:99 delay=30 text=' . CORE::join '|', ('a' .. 'j') x 100
 --- readiness
 requests=10 out=1s
 --- request_client_held
 POST /v1/completions
-{"model":"m","prompt":"hello","stream":true,"max_tokens":100}
+{"model":"m","prompt":"hello","stream":true,"max_tokens":1000}
 --- steps
 nginx ask 10 500
 nginx expect takes itself out
@@ -234,7 +234,8 @@ client_ready request
 client_ready expect "chat":"away"
 nginx expect this frontend is back in cluster "chat": 20 of 20 canaries sang
 worker m0 lacks detach
-client_held expect [DONE]
+client_held close
+worker m0 expect detach
 
 
 
