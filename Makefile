@@ -221,6 +221,7 @@ test: venv model
 # What takes longer: an hour of faults under load, fuzzers for minutes, and sanitized workers among hostile peers.
 test-long: venv model
 	@t/run failover='$(MAKES) check-e2e-failover' \
+	    tokenizers='$(MAKES) check-tokenizer SERVED=100000' \
 	    chaos='$(MAKES) check-chaos-long SEED=$$(date +%j)' \
 	    fuzz='$(MAKES) check-fuzz FUZZ_SECONDS=90' \
 	    mutants='$(MAKES) mutants' \

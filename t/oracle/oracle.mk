@@ -20,7 +20,7 @@ check-oracle: check-tokenizer
 
 .PHONY: check-tokenizer
 check-tokenizer: $(BUILD)/t/oracle/tokenize venv model
-	build/venv/bin/python t/oracle/tokenizer.py $< --gguf $(MODEL) $(QWEN3:%=--json %)
+	build/venv/bin/python t/oracle/tokenizer.py $< --gguf $(MODEL) $(QWEN3:%=--json %) $(SERVED:%=--served %)
 
 # --- logits ---------------------------------------------------------------------------------------
 

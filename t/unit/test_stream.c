@@ -391,6 +391,98 @@ static void tokens_do_not_show_in_the_text(void **state)
     }
 }
 
+/* ---- every way to cut a text into tokens ------------------------------------------------------------ */
+
+enum { LONGEST = 15 };
+
+/* A vocabulary that has every part of one text; a part that comes twice is one token. */
+struct parts {
+    struct tiny_vocabulary v;
+    struct world world;
+    int32_t ids[LONGEST][LONGEST + 1]; /* by first byte and length */
+};
+
+static int32_t part(struct parts *p, const char *text, size_t first, size_t length)
+{
+    char bytes[LONGEST + 1] = "";
+
+    if (length == 1)
+        return (unsigned char)text[first];
+    for (size_t i = 0; i < first; i++)
+        if (memcmp(text + i, text + first, length) == 0)
+            return p->ids[i][length];
+    memcpy(bytes, text + first, length);
+    return tiny_add(&p->v, bytes, PD_TOKEN_NORMAL);
+}
+
+static void make_parts(struct parts *p, const char *text)
+{
+    size_t length = strlen(text);
+    struct pd_tokenizer_spec spec;
+
+    assert_true(length <= LONGEST);
+    tiny_init(&p->v);
+    for (size_t first = 0; first < length; first++)
+        for (size_t n = 1; n <= length - first; n++)
+            p->ids[first][n] = part(p, text, first, n);
+    spec = tiny_spec(&p->v);
+    p->world.tokenizer = tiny_build(&spec);
+}
+
+/* The text behind each byte whose bit in `cuts` is set cut off, up to the stop string. */
+static void say(struct parts *p, const char *text, unsigned cuts, const char *const *stops,
+                struct answer *a)
+{
+    size_t length = strlen(text), first = 0;
+    struct pd_text_delta delta;
+
+    begin(a, &p->world, stops, false);
+    for (size_t end = 1; end <= length && a->stop < 0; end++) {
+        if (end < length && !(cuts >> (end - 1) & 1))
+            continue;
+        assert_int_equal(pd_text_stream_push(a->stream, p->ids[first][end - first], &delta), PD_OK);
+        take(a, &delta);
+        first = end;
+    }
+    assert_int_equal(pd_text_stream_finish(a->stream, &delta), PD_OK);
+    take(a, &delta);
+    pd_text_stream_destroy(a->stream);
+}
+
+static void every_split_of_a_corpus_says_the_same(void **state)
+{
+    static const char *const corpus[] = {"aé€ab😀bé",
+                                         "abab\xe2\x82"
+                                         "ababb",
+                                         "\xf0\x9f\x98x\xc3"
+                                         "ba\xac"
+                                         "bab"};
+    static const char *const stops[] = {"bé", "babb", FFFD "b", "x" FFFD, NULL};
+    static struct parts p;
+    struct answer plain, other;
+    size_t first, end;
+    int stop;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(corpus) / sizeof(corpus[0]); i++) {
+        make_parts(&p, corpus[i]);
+        say(&p, corpus[i], ~0u, NULL, &plain);
+        if (i == 0)
+            assert_string_equal(plain.text, corpus[0]);
+        stop = search(plain.text, plain.length, stops, &first, &end);
+        assert_true(stop >= 0);
+        for (unsigned cuts = 0; cuts < 1u << (strlen(corpus[i]) - 1); cuts++) {
+            say(&p, corpus[i], cuts, NULL, &other);
+            assert_string_equal(other.text, plain.text);
+            say(&p, corpus[i], cuts, stops, &other);
+            assert_int_equal(other.stop, stop);
+            assert_int_equal(other.length, first);
+            assert_memory_equal(other.text, plain.text, first);
+        }
+        pd_tokenizer_destroy(p.world.tokenizer);
+    }
+}
+
 #define WITH_WORLD(test) cmocka_unit_test_setup_teardown(test, make_world, free_world)
 
 int main(void)
@@ -408,6 +500,7 @@ int main(void)
         WITH_WORLD(nothing_may_follow_a_stop),
         WITH_WORLD(rules_are_checked),
         WITH_WORLD(tokens_do_not_show_in_the_text),
+        cmocka_unit_test(every_split_of_a_corpus_says_the_same),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
