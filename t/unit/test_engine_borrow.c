@@ -331,23 +331,24 @@ static void test_tickets_that_do_not_fit(void **state)
                    {(SECOND_PROMPT / BLOCK + 1) * BLOCK, BLOCK},
                    {6 * 16, 16},
                    {0, BLOCK}};
-    int fetches;
 
     (void)state;
-    open_usual_chat();
-    fetches = double_net_counts(net).fetches;
-    for (uint64_t i = 0; i < sizeof(tickets) / sizeof(*tickets); i++) {
-        struct pd_request *request = second_request(&source, 1 + i, PD_ROUTE_PREFILL);
+    for (size_t i = 0; i < sizeof(tickets) / sizeof(*tickets); i++) {
+        struct pd_request *request;
+        int fetches;
 
+        open_usual_chat();
+        fetches = double_net_counts(net).fetches;
+        request = second_request(&source, 1, PD_ROUTE_PREFILL);
         request->ticket.tokens = tickets[i].tokens;
         request->ticket.block_size = tickets[i].block_size;
         lab_submit(&source, request);
-        assert_false(lab_wait(&source, 1 + i)->failed);
-        assert_string_equal(source.answers[1 + i].where.borrow_failed, "");
-        pd_engine_cancel(source.engine, lab_id(1 + i));
+        assert_false(lab_wait(&source, 1)->failed);
+        assert_string_equal(source.answers[1].where.borrow_failed, "");
+        assert_int_equal(double_net_counts(net).fetches, fetches);
+        pd_engine_cancel(source.engine, lab_id(1));
+        close_pair();
     }
-    assert_int_equal(double_net_counts(net).fetches, fetches);
-    close_pair();
 }
 
 /* There is to be room for it beside all that the request needs without it. */
