@@ -40,6 +40,10 @@ enum {
     PD_QUANTIZE_LIMIT = 0x7f800000,
 };
 
+/* What scales of quantised weights are multiplied with in PD_PRECISION_BF16, where a weight is the upper half
+ * of the float: what that drops is half a unit on average, of a number between 1 and 2 in the unit's scale. */
+#define PD_BF16_MORE (1 + 11 * 0x1p-12f)
+
 static inline float pd_float_of_bits(uint32_t bits)
 {
     float value;

@@ -61,11 +61,14 @@ struct pd_device;
 
 enum { PD_RANKS_MAX = 8, PD_SLICES_MAX = 8 };
 
-/* What a product with quantised weights takes of x; weights of plain numbers always take f32. */
+/* What is multiplied with what. Gate and up of different formats are multiplied in f32 with each. */
 enum pd_precision {
-    PD_PRECISION_F32,
-    PD_PRECISION_INT12, /* each 32 columns of a row rounded to 12 bits with a scale of their own, see
-                        * pd_quantize32; gate and up of different formats take f32 */
+    PD_PRECISION_F32, /* x as it is, with what the weights stand for */
+    /* Quantised weights with x of which each 32 columns are rounded to 12 bits with a scale of their own, see
+     * pd_quantize32; plain numbers as F32. */
+    PD_PRECISION_INT12,
+    PD_PRECISION_BF16, /* all weights but plain f32 and x, both rounded to bf16; sums in f32 */
+    PD_PRECISION_AUTO, /* what the machine does fastest: BF16 where it has tiles for it, else INT12 */
 };
 
 struct pd_device_options {
@@ -73,7 +76,7 @@ struct pd_device_options {
     int threads;      /* cpu: size of the team, of a group: of all ranks' teams together; 0: one per
                        * core this process may use */
     const char *isa; /* cpu: "auto", "baseline", "avx2", "avx512", "vnni", "amx": highest allowed */
-    enum pd_precision precision; /* cpu, reference */
+    enum pd_precision precision; /* cpu, reference (there AUTO is F32) */
     int ordinal;                 /* cuda: which GPU; of a group: rank 0's, the others follow */
     bool one_gpu;                /* cuda: all ranks of a group on that one, slowly: to test them */
     int ranks;                   /* devices of the group; 0 or 1: no group; at most PD_RANKS_MAX */

@@ -57,6 +57,14 @@ static bool has_vnni(void)
     return has_avx512() && __builtin_cpu_supports("avx512vnni");
 }
 
+static bool has_amx_bf16(void)
+{
+    enum { BF16 = 1 << 22 };
+    unsigned eax, ebx, ecx, edx;
+
+    return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & BF16);
+}
+
 /* The system gives a process the tiles' registers when it is asked; for all its threads, and for good. */
 static bool has_amx(void)
 {
@@ -66,13 +74,19 @@ static bool has_amx(void)
     return has_vnni() && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & TILE) &&
            (edx & INT8) && syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
 }
+
+/* What product_bf16.c is compiled for. */
+static bool has_bf16(void)
+{
+    return has_amx() && __builtin_cpu_supports("avx512bf16") && has_amx_bf16();
+}
 #endif
 
 /* From the plainest to the best. */
 static const struct isa {
     const char *name;
     const struct pd_cpu_path *path;
-    const struct pd_cpu_integer *integer;
+    const struct pd_cpu_narrow *integer;
     bool (*supported)(void);
 } isas[] = {
     {"baseline", &pd_cpu_path_baseline, &pd_cpu_integer_baseline, any_machine},
@@ -109,6 +123,32 @@ static const struct isa *choose_isa(const char *name, char *error, size_t size)
     return NULL;
 }
 
+/* The precision of what has been asked for. */
+static bool choose_precision(const struct isa *isa, struct pd_cpu *cpu, enum pd_precision asked,
+                             char *error, size_t size)
+{
+    bool bf16 = false;
+
+#if defined(__x86_64__)
+    bf16 = isa->integer == &pd_cpu_integer_amx && has_bf16();
+#endif
+    if (asked == PD_PRECISION_AUTO)
+        asked = bf16 ? PD_PRECISION_BF16 : PD_PRECISION_INT12;
+    cpu->precision = asked;
+    if (asked == PD_PRECISION_INT12)
+        cpu->narrow = isa->integer;
+    if (asked != PD_PRECISION_BF16)
+        return true;
+#if defined(__x86_64__)
+    cpu->narrow = &pd_cpu_bf16;
+#endif
+    if (!bf16)
+        snprintf(error, size,
+                 "products in bf16 take isa \"amx\" on a machine that has AMX for bf16, not \"%s\"",
+                 isa->name);
+    return bf16;
+}
+
 /* ---- the device ------------------------------------------------------------------------------ */
 
 static int usable_cores(void)
@@ -129,6 +169,10 @@ static int cpu_open(const struct pd_device_options *options, struct pd_device **
     if (isa == NULL)
         return PD_KERNEL_UNSUPPORTED;
     cpu = calloc(1, sizeof(*cpu));
+    if (cpu != NULL && !choose_precision(isa, cpu, options->precision, error, size)) {
+        free(cpu);
+        return PD_KERNEL_UNSUPPORTED;
+    }
     arena = pd_weight_arena_create();
     if (cpu == NULL || arena == NULL) {
         free(cpu);
@@ -139,7 +183,6 @@ static int cpu_open(const struct pd_device_options *options, struct pd_device **
     }
     cpu->isa = isa->name;
     cpu->path = isa->path;
-    cpu->integer = options->precision == PD_PRECISION_INT12 ? isa->integer : NULL;
     cpu->arena = arena;
     cpu->host.operators = operators;
     cpu->host.begin = pd_cpu_attention_begin;
@@ -160,17 +203,30 @@ static void cpu_close(struct pd_device *device)
     pd_weight_arena_destroy(arena);
 }
 
+static const char *const precisions[] = {
+    [PD_PRECISION_F32] = "f32", [PD_PRECISION_INT12] = "int12", [PD_PRECISION_BF16] = "bf16"};
+
 static void cpu_describe(const struct pd_device *device, struct pd_device_info *info)
 {
     const struct pd_cpu *cpu = (const struct pd_cpu *)device;
 
     snprintf(info->name, sizeof(info->name), "cpu, %s, %d threads", cpu->isa, cpu->host.threads);
-    snprintf(info->numerics, sizeof(info->numerics), "cpu/2 %s %s split=%d",
-             cpu->integer != NULL ? "int12" : "f32", cpu->path->numerics, PD_CPU_SPLIT);
-    snprintf(info->packing, sizeof(info->packing), "%s", PD_CPU_PACKING);
+    snprintf(info->numerics, sizeof(info->numerics), "cpu/3 %s %s split=%d",
+             precisions[cpu->precision], cpu->path->numerics, PD_CPU_SPLIT);
+    snprintf(info->packing, sizeof(info->packing), "%s", pd_cpu_packing(cpu->precision));
     info->threads = cpu->host.threads;
     info->ranks_are_exact = true;
     pd_host_memory(info);
+}
+
+static int create_weight(struct pd_device *device, enum pd_weight_layout layout, int cols,
+                         const struct pd_weight_source *sources, int count,
+                         const struct pd_weight_place *place, struct pd_weight **weight)
+{
+    const struct pd_cpu *cpu = (const struct pd_cpu *)device;
+
+    return pd_cpu_weight_create(device, cpu->arena, cpu->precision, layout, cols, sources, count,
+                                place, weight);
 }
 
 static int cpu_weight_create(struct pd_device *device, enum pd_weight_layout layout, int cols,
@@ -178,16 +234,14 @@ static int cpu_weight_create(struct pd_device *device, enum pd_weight_layout lay
                              struct pd_weight **weight)
 {
     (void)embedding; /* every form can be read back by rows */
-    return pd_cpu_weight_create(device, ((struct pd_cpu *)device)->arena, layout, cols, sources,
-                                count, NULL, weight);
+    return create_weight(device, layout, cols, sources, count, NULL, weight);
 }
 
 static int cpu_weight_create_in(struct pd_device *device, enum pd_weight_layout layout, int cols,
                                 const struct pd_weight_source *sources, int count,
                                 struct pd_weight_place place, struct pd_weight **weight)
 {
-    return pd_cpu_weight_create(device, ((struct pd_cpu *)device)->arena, layout, cols, sources,
-                                count, &place, weight);
+    return create_weight(device, layout, cols, sources, count, &place, weight);
 }
 
 static size_t cpu_weight_bytes(struct pd_device *device, enum pd_weight_layout layout, int cols,
@@ -209,13 +263,14 @@ static void at_most(size_t *most, size_t value)
 static void measure_matmul(const struct pd_cpu *cpu, const struct pd_op *op, int rows,
                            struct pd_cpu_plan *plan)
 {
+    const struct pd_cpu_weight *weight = (const struct pd_cpu_weight *)op->weight;
     size_t blocks = ((size_t)op->in.cols + BLOCK - 1) / BLOCK, scratch = 32;
 
-    if (pd_cpu_rounds(cpu, op)) {
-        at_most(&plan->rounded_floats, pd_cpu_rounded_floats(rows, op->in.cols));
-        scratch += pd_cpu_rounded_floats(PD_CPU_ROUND_ALONE, op->in.cols);
+    if (weight->narrow) {
+        at_most(&plan->rounded_floats, cpu->narrow->bytes(rows, (int)blocks) / sizeof(float));
+        scratch += cpu->narrow->bytes(PD_CPU_ROUND_ALONE, (int)blocks) / sizeof(float);
     }
-    if (!pd_cpu_rounds(cpu, op) || ((const struct pd_cpu_weight *)op->weight)->plain) {
+    if (weight->wide) {
         at_most(&plan->packed_floats, (size_t)rows * (size_t)op->in.cols);
         at_most(&plan->sums_floats, (size_t)rows * blocks);
         scratch += (size_t)cpu->path->direct_rows * blocks;

@@ -9,7 +9,8 @@ struct pd_cpu {
     struct pd_host host;
     const char *isa; /* its name */
     const struct pd_cpu_path *path;
-    const struct pd_cpu_integer *integer; /* NULL: products take f32 */
+    enum pd_precision precision;        /* not AUTO */
+    const struct pd_cpu_narrow *narrow; /* NULL: all products take f32 */
     struct pd_weight_arena *arena;
 };
 
@@ -31,12 +32,6 @@ static inline const struct pd_cpu *pd_cpu_of(const struct pd_host_run *run)
 static inline struct pd_cpu_plan *pd_cpu_plan_of(const struct pd_host_run *run)
 {
     return run->graph->plan;
-}
-
-/* Whether the product takes x in integers, at least for some of the weight's rows. */
-static inline bool pd_cpu_rounds(const struct pd_cpu *cpu, const struct pd_op *op)
-{
-    return cpu->integer != NULL && ((const struct pd_cpu_weight *)op->weight)->quantized;
 }
 
 static inline float *pd_cpu_scratch(const struct pd_host_run *run, int thread)

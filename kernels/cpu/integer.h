@@ -139,15 +139,17 @@ INLINE void multiply_block(int form, int n, const struct unpacked *weights, stru
 
 INLINE struct place place_of(const struct pd_cpu_rounded *x, int block, int token)
 {
-    size_t at = (size_t)block * x->stride + (size_t)token;
+    size_t at = (size_t)block * (size_t)x->tokens + (size_t)token;
 
-    return (struct place){x->lines + at, x->scales + at};
+    return (struct place){pd_cpu_lines(x) + at, pd_cpu_scales(x) + at};
 }
 
-INLINE void multiply(int form, const uint8_t *panel, int blocks, const struct pd_cpu_rounded *x,
-                     int first, int tokens, float *acc)
+INLINE void multiply(int form, const uint8_t *panel, int first_block, int blocks,
+                     const struct pd_cpu_rounded *x, int first, int tokens, float *acc)
 {
-    for (int b = 0; b < blocks; b++, panel += form_bytes(form)) {
+    memset(acc, 0, sizeof(*acc) * (size_t)tokens * PANEL);
+    panel += (size_t)first_block * form_bytes(form);
+    for (int b = first_block; b < first_block + blocks; b++, panel += form_bytes(form)) {
         struct unpacked weights;
         int t = 0;
 
@@ -160,22 +162,28 @@ INLINE void multiply(int form, const uint8_t *panel, int blocks, const struct pd
     }
 }
 
-static void multiply_panel(enum pd_form form, const uint8_t *panel, int blocks,
+static void multiply_panel(enum pd_form form, const uint8_t *panel, int first_block, int blocks,
                            const struct pd_cpu_rounded *x, int first, int tokens, float *acc)
 {
     switch (form) {
     case PD_FORM_N4:
-        multiply(PD_FORM_N4, panel, blocks, x, first, tokens, acc);
+        multiply(PD_FORM_N4, panel, first_block, blocks, x, first, tokens, acc);
         break;
     case PD_FORM_N4F:
-        multiply(PD_FORM_N4F, panel, blocks, x, first, tokens, acc);
+        multiply(PD_FORM_N4F, panel, first_block, blocks, x, first, tokens, acc);
         break;
     case PD_FORM_I8:
-        multiply(PD_FORM_I8, panel, blocks, x, first, tokens, acc);
+        multiply(PD_FORM_I8, panel, first_block, blocks, x, first, tokens, acc);
         break;
     default:
-        multiply(PD_FORM_I8F, panel, blocks, x, first, tokens, acc);
+        multiply(PD_FORM_I8F, panel, first_block, blocks, x, first, tokens, acc);
     }
 }
+
+/* Of these kernels, with one way or another to multiply. */
+#define INTEGER_KERNELS(multiplied)                                                                \
+    {                                                                                              \
+        .chunk = 128, .bytes = rounded_bytes, .round = round_rows, .multiply = (multiplied)        \
+    }
 
 #endif

@@ -12,36 +12,20 @@
  * What follows (integer.h) is done by vectors. Blocks with two scales, and fewer than sixteen tokens, go the
  * way of VNNI. */
 #include "kernels/cpu/integer.h"
+#include "kernels/cpu/tiles.h"
 
-enum { TILE_TOKENS = 16, TILE_BYTES = 64 };
+enum { TILE_TOKENS = TILE_ROWS };
 
-struct tile_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-};
-
-enum shape { SHAPE_NONE, SHAPE_NIBBLES, SHAPE_BYTES };
-
-/* Where a thread's tiles do not have that shape: nothing else of the program uses them. Of bytes, tiles 4
- * and 5 are x, 6 and 7 the weights. */
-static void configure_tiles(enum shape shape)
+/* Of bytes, tiles 4 and 5 are x, 6 and 7 the weights. */
+static void configure_tiles(bool bytes)
 {
-    static _Thread_local enum shape configured;
-    struct tile_config config = {.palette = 1};
+    struct pd_cpu_tiles tiles = pd_cpu_tiles_whole();
 
-    if (shape == configured)
-        return;
-    for (int i = 0; i < 8; i++) {
-        config.row_bytes[i] = TILE_BYTES;
-        config.rows[i] = TILE_TOKENS;
+    if (bytes) {
+        tiles.row_bytes[4] = tiles.row_bytes[5] = TILE_BYTES / 2;
+        tiles.rows[6] = tiles.rows[7] = WORDS;
     }
-    if (shape == SHAPE_BYTES) {
-        config.row_bytes[4] = config.row_bytes[5] = TILE_BYTES / 2;
-        config.rows[6] = config.rows[7] = WORDS;
-    }
-    _tile_loadconfig(&config);
-    configured = shape;
+    pd_cpu_tiles_configure(&tiles);
 }
 
 /* The weights of each tile of rows. */
@@ -59,12 +43,6 @@ INLINE void unpack_tiles(const struct unpacked *weights, struct tiles *out)
             out->rows[h][WORDS + i] = weights->w[h][i];
         }
     }
-}
-
-/* Compilers know nothing of what tiles read and write. */
-INLINE void memory_is_used(void)
-{
-    __asm__ volatile("" ::: "memory");
 }
 
 /* Sixteen tokens from `from` on times both tiles of rows, in tiles 6 and 7. Tiles are named by digits
@@ -92,13 +70,15 @@ INLINE void add_tiles(int form, const struct unpacked *weights, words sums[2][TI
 }
 
 /* `tokens` is a multiple of sixteen. */
-INLINE void multiply_tiles(int form, const uint8_t *panel, int blocks,
+INLINE void multiply_tiles(int form, const uint8_t *panel, int first_block, int blocks,
                            const struct pd_cpu_rounded *x, int first, int tokens, float *acc)
 {
     _Alignas(64) words sums[2][2][TILE_TOKENS];
     struct tiles tiles;
 
-    for (int b = 0; b < blocks; b++, panel += form_bytes(form)) {
+    memset(acc, 0, sizeof(*acc) * (size_t)tokens * PANEL);
+    panel += (size_t)first_block * form_bytes(form);
+    for (int b = first_block; b < first_block + blocks; b++, panel += form_bytes(form)) {
         struct unpacked weights;
 
         fetch_ahead(panel, form_bytes(form));
@@ -143,13 +123,15 @@ INLINE void multiply_byte_tile(const struct pd_cpu_line *x, words sums[4][TILE_T
 }
 
 /* `tokens` is a multiple of sixteen. */
-static void multiply_bytes(const uint8_t *panel, int blocks, const struct pd_cpu_rounded *x,
-                           int first, int tokens, float *acc)
+static void multiply_bytes(const uint8_t *panel, int first_block, int blocks,
+                           const struct pd_cpu_rounded *x, int first, int tokens, float *acc)
 {
     enum { ROW = PANEL * 4 }; /* bytes of a word of all rows */
     _Alignas(64) words sums[4][TILE_TOKENS];
 
-    for (int b = 0; b < blocks; b++, panel += form_bytes(PD_FORM_I8)) {
+    memset(acc, 0, sizeof(*acc) * (size_t)tokens * PANEL);
+    panel += (size_t)first_block * form_bytes(PD_FORM_I8);
+    for (int b = first_block; b < first_block + blocks; b++, panel += form_bytes(PD_FORM_I8)) {
         const uint8_t *columns = form_columns(PD_FORM_I8, panel);
         struct unpacked weights;
 
@@ -176,25 +158,25 @@ static void multiply_bytes(const uint8_t *panel, int blocks, const struct pd_cpu
     }
 }
 
-static void multiply_by_tiles(enum pd_form form, const uint8_t *panel, int blocks,
+static void multiply_by_tiles(enum pd_form form, const uint8_t *panel, int first_block, int blocks,
                               const struct pd_cpu_rounded *x, int first, int tokens, float *acc)
 {
     int whole = tokens / TILE_TOKENS * TILE_TOKENS;
 
     if (whole == 0 || form == PD_FORM_I8F) {
-        multiply_panel(form, panel, blocks, x, first, tokens, acc);
+        multiply_panel(form, panel, first_block, blocks, x, first, tokens, acc);
         return;
     }
-    configure_tiles(form == PD_FORM_I8 ? SHAPE_BYTES : SHAPE_NIBBLES);
+    configure_tiles(form == PD_FORM_I8);
     if (form == PD_FORM_I8)
-        multiply_bytes(panel, blocks, x, first, whole, acc);
+        multiply_bytes(panel, first_block, blocks, x, first, whole, acc);
     else if (form == PD_FORM_N4)
-        multiply_tiles(PD_FORM_N4, panel, blocks, x, first, whole, acc);
+        multiply_tiles(PD_FORM_N4, panel, first_block, blocks, x, first, whole, acc);
     else
-        multiply_tiles(PD_FORM_N4F, panel, blocks, x, first, whole, acc);
+        multiply_tiles(PD_FORM_N4F, panel, first_block, blocks, x, first, whole, acc);
     if (whole < tokens)
-        multiply_panel(form, panel, blocks, x, first + whole, tokens - whole, acc + whole * PANEL);
+        multiply_panel(form, panel, first_block, blocks, x, first + whole, tokens - whole,
+                       acc + whole * PANEL);
 }
 
-const struct pd_cpu_integer pd_cpu_integer_amx = {.round = round_row,
-                                                  .multiply = multiply_by_tiles};
+const struct pd_cpu_narrow pd_cpu_integer_amx = INTEGER_KERNELS(multiply_by_tiles);

@@ -1,3 +1,3 @@
 #include "kernels/cpu/integer.h"
 
-const struct pd_cpu_integer pd_cpu_integer_avx2 = {.round = round_row, .multiply = multiply_panel};
+const struct pd_cpu_narrow pd_cpu_integer_avx2 = INTEGER_KERNELS(multiply_panel);

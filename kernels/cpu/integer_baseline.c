@@ -1,4 +1,3 @@
 #include "kernels/cpu/integer.h"
 
-const struct pd_cpu_integer pd_cpu_integer_baseline = {.round = round_row,
-                                                       .multiply = multiply_panel};
+const struct pd_cpu_narrow pd_cpu_integer_baseline = INTEGER_KERNELS(multiply_panel);

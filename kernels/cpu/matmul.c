@@ -2,7 +2,7 @@
  *
  *                 few tokens                         many
  *     f32         x as it lies, sums over blocks     packed in tiles, that the inner loop reads as one stream
- *     int12       rounded                            rounded
+ *     narrow      rounded                            rounded
  *                 each thread for itself             shared out, then a barrier */
 #include "kernels/cpu/cpu.h"
 
@@ -52,22 +52,18 @@ static bool prepare_floats(const struct pd_host_run *run, const struct pd_op *op
     return true;
 }
 
-/* x in integers. */
+/* x rounded. */
 static bool prepare_rounded(const struct pd_host_run *run, const struct pd_op *op, int thread,
                             struct pd_cpu_product *product, float **scratch)
 {
-    const float *x = pd_host_floats(op->in);
-    int cols = op->in.cols, tokens = product->tokens, first = 0, end = tokens;
+    int blocks = blocks_of(op->in.cols), tokens = product->tokens;
     bool alone = tokens <= PD_CPU_ROUND_ALONE;
-    float *memory =
-        alone ? take(scratch, pd_cpu_rounded_floats(tokens, cols)) : pd_cpu_plan_of(run)->rounded;
+    size_t floats = product->narrow->bytes(tokens, blocks) / sizeof(float);
 
-    product->rounded = pd_cpu_rounded_in(memory, tokens, cols);
-    if (!alone)
-        pd_host_share(tokens, 1, thread, run->host->threads, &first, &end);
-    for (int t = first; t < end; t++)
-        product->integer->round(x + (size_t)t * (size_t)cols, blocks_of(cols), &product->rounded,
-                                t);
+    product->rounded = (struct pd_cpu_rounded){
+        alone ? take(scratch, floats) : pd_cpu_plan_of(run)->rounded, tokens, blocks};
+    product->narrow->round(pd_host_floats(op->in), op->in.cols, &product->rounded,
+                           alone ? 0 : thread, alone ? 1 : run->host->threads);
     return !alone;
 }
 
@@ -81,18 +77,18 @@ void pd_cpu_matmul(const struct pd_host_run *run, const struct pd_op *op, int th
         .epilogue = op->epilogue,
         .slices = op->slices,
         .tokens = pd_host_rows(run, op),
-        .integer = cpu->integer,
+        .narrow = cpu->narrow,
         .out = pd_host_floats(op->out),
         .outputs = op->out.cols,
     };
-    bool rounds = pd_cpu_rounds(cpu, op), shared = false;
+    bool shared = false;
     int first, end;
 
     if (product.tokens == 0)
         return;
-    if (rounds)
+    if (product.weight->narrow)
         shared = prepare_rounded(run, op, thread, &product, &scratch);
-    if (!rounds || product.weight->plain)
+    if (product.weight->wide)
         shared |= prepare_floats(run, op, thread, &product, &scratch);
     if (shared)
         pd_team_barrier(run->host->team);

@@ -19,20 +19,22 @@ struct pd_cpu_scale {
     int32_t offset[2];
 };
 
-/* Block b of token t is number b * stride + t of both. */
+/* x in fewer bits than f32, in memory that its kernels divide as they like. */
 struct pd_cpu_rounded {
-    struct pd_cpu_line *lines;
-    struct pd_cpu_scale *scales;
-    size_t stride;
+    void *memory;       /* pd_cpu_narrow.bytes of it, aligned to 64; NULL: there is none */
+    int tokens, blocks; /* of x */
 };
 
-/* The integer kernels of one instruction set. Their results are the same on all that have fused
- * multiply-add: the products of integers are exact. */
-struct pd_cpu_integer {
-    /* Token `token` of x: `blocks` times 32 numbers. */
-    void (*round)(const float *x, int blocks, const struct pd_cpu_rounded *out, int token);
-    /* acc[t][PANEL] += panel * x of `tokens` tokens from `first` on. */
-    void (*multiply)(enum pd_form form, const uint8_t *panel, int blocks,
+/* Products that take x rounded: the kernels of one precision and instruction set. Those in integers have the
+ * same results on all instruction sets that have fused multiply-add, since products of integers are exact. */
+struct pd_cpu_narrow {
+    int chunk; /* tokens whose sums and x are best kept in cache: a multiple of 16 */
+    size_t (*bytes)(int tokens, int blocks);
+    /* Part `part` of `parts` of x, which is [tokens][cols]. */
+    void (*round)(const float *x, int cols, const struct pd_cpu_rounded *out, int part, int parts);
+    /* acc[t][PANEL] = blocks first_block .. of the panel times x, for `tokens` tokens from `first` on, a
+     * multiple of 16. acc has room for a multiple of 16 tokens. */
+    void (*multiply)(enum pd_form form, const uint8_t *panel, int first_block, int blocks,
                      const struct pd_cpu_rounded *x, int first, int tokens, float *acc);
 };
 
@@ -46,8 +48,8 @@ struct pd_cpu_product {
     /* Few tokens: rows of x and, if the weight has minimums, of their sums over blocks. Many: the
      * same packed: [stretch][tile][column][token], [stretch][tile][block][token]. sums is not NULL. */
     const float *x, *sums;
-    struct pd_cpu_rounded rounded; /* for quantised forms, unless lines is NULL: they take x */
-    const struct pd_cpu_integer *integer;
+    struct pd_cpu_rounded rounded; /* for the weight's narrow segments */
+    const struct pd_cpu_narrow *narrow;
     float *out; /* [tokens][outputs] */
     int outputs;
 };
@@ -115,30 +117,25 @@ struct pd_cpu_path {
 };
 
 extern const struct pd_cpu_path pd_cpu_path_baseline, pd_cpu_path_avx2, pd_cpu_path_avx512;
-extern const struct pd_cpu_integer pd_cpu_integer_baseline, pd_cpu_integer_avx2,
-    pd_cpu_integer_avx512, pd_cpu_integer_vnni, pd_cpu_integer_amx;
+extern const struct pd_cpu_narrow pd_cpu_integer_baseline, pd_cpu_integer_avx2,
+    pd_cpu_integer_avx512, pd_cpu_integer_vnni, pd_cpu_integer_amx, pd_cpu_bf16;
 
 enum {
     PD_CPU_STRETCH = 4,     /* blocks unpacked at a time */
     PD_CPU_ROUND_ALONE = 2, /* up to so many tokens, rounding x twice is cheaper than a barrier */
-    PD_CPU_CHUNK = 128,     /* tokens whose sums stay in L1, and their x in L2 */
     PD_CPU_SPLIT = 128,     /* keys whose softmax is computed at once: part of the numerics */
     PD_CPU_RUN = 512,       /* values whose exponentials are summed at once: part of the numerics */
 };
 
-/* Memory for rounded x, in floats; and its parts. */
-static inline size_t pd_cpu_rounded_floats(int tokens, int cols)
+/* Rounded x of integers: block b of token t is number b * tokens + t of both. */
+static inline struct pd_cpu_line *pd_cpu_lines(const struct pd_cpu_rounded *x)
 {
-    return (size_t)tokens * (((size_t)cols + BLOCK - 1) / BLOCK) *
-           (sizeof(struct pd_cpu_line) + sizeof(struct pd_cpu_scale)) / sizeof(float);
+    return x->memory;
 }
 
-static inline struct pd_cpu_rounded pd_cpu_rounded_in(float *memory, int tokens, int cols)
+static inline struct pd_cpu_scale *pd_cpu_scales(const struct pd_cpu_rounded *x)
 {
-    struct pd_cpu_line *lines = (void *)memory;
-    size_t count = (size_t)tokens * (((size_t)cols + BLOCK - 1) / BLOCK);
-
-    return (struct pd_cpu_rounded){lines, (void *)(lines + count), (size_t)tokens};
+    return (void *)(pd_cpu_lines(x) + (size_t)x->tokens * (size_t)x->blocks);
 }
 
 /* Unpacked blocks, and sums: of the running slice and of those that wait for it in the tree. */
@@ -148,7 +145,8 @@ static inline size_t pd_cpu_product_scratch(int tokens, int slices)
 
     for (; slices > 1; slices /= 2)
         sums++;
-    return (size_t)PD_CPU_STRETCH * (8 * PANEL + PANEL * BLOCK) + sums * (size_t)tokens * PANEL;
+    return (size_t)PD_CPU_STRETCH * (8 * PANEL + PANEL * BLOCK) +
+           (sums * (size_t)tokens + 15) * PANEL;
 }
 
 /* Tokens are cut into tiles of nearly equal size: tile i of `tiles` begins at pd_cpu_tile(i). */

@@ -121,7 +121,6 @@ struct work {
     const struct pd_cpu_segment *segment;
     const uint8_t *panel;
     int token, tokens;
-    bool rounded;
     uint8_t *unpacked;
 };
 
@@ -173,19 +172,6 @@ static void multiply_many(const struct work *work, int first, int end, float *ac
                          stretch + width < end ? stretch + width : end, acc);
 }
 
-static void multiply_integers(const struct work *work, int first, int end, float *acc)
-{
-    const struct pd_cpu_product *product = work->product;
-    enum pd_form form = work->segment->form;
-    struct pd_cpu_rounded x = product->rounded;
-
-    x.lines += (size_t)(first / BLOCK) * x.stride;
-    x.scales += (size_t)(first / BLOCK) * x.stride;
-    product->integer->multiply(form, work->panel + (size_t)(first / BLOCK) * pd_form_bytes(form),
-                               (end - first + BLOCK - 1) / BLOCK, &x, work->token, work->tokens,
-                               acc);
-}
-
 /* acc = panel * x over columns first .. end - 1, in `slices` slices and a tree; behind acc there is room for
  * the sums that wait. */
 static void sum_slices(const struct work *work, int first, int end, int slices, float *acc)
@@ -199,10 +185,14 @@ static void sum_slices(const struct work *work, int first, int end, int slices, 
             lanes_store(acc + i, lanes_add(lanes_load(acc + i), lanes_load(acc + values + i)));
         return;
     }
+    if (work->segment->narrow) {
+        work->product->narrow->multiply(work->segment->form, work->panel, first / BLOCK,
+                                        (end - first + BLOCK - 1) / BLOCK, &work->product->rounded,
+                                        work->token, work->tokens, acc);
+        return;
+    }
     memset(acc, 0, (size_t)values * sizeof(*acc));
-    if (work->rounded)
-        multiply_integers(work, first, end, acc);
-    else if (work->tokens <= DIRECT_ROWS)
+    if (work->tokens <= DIRECT_ROWS)
         multiply_few(work, first, end, acc);
     else
         multiply_many(work, first, end, acc);
@@ -232,18 +222,12 @@ INLINE const struct pd_cpu_segment *find_panel(const struct pd_cpu_product *prod
     return segment;
 }
 
-INLINE bool takes_rounded(const struct pd_cpu_product *product,
-                          const struct pd_cpu_segment *segment)
+/* A chunk of tokens goes through all panels of narrow segments, or of the others, then the next: rounded x
+ * stays in L2, of which it fills more than the panels do. x in f32 comes packed in tiles of its own. */
+static void multiply_chunks(const struct pd_cpu_product *product, bool narrow, int chunk, int first,
+                            int end, uint8_t *unpacked, float *acc)
 {
-    return product->rounded.lines != NULL && pd_form_quantized(segment->form);
-}
-
-/* A chunk of tokens goes through all panels, then the next: rounded x stays in L2, of which it fills more
- * than the panels do. x in f32 comes packed in tiles of its own. */
-static void multiply_chunks(const struct pd_cpu_product *product, bool rounded, int chunk,
-                            int first, int end, uint8_t *unpacked, float *acc)
-{
-    struct work work = {.product = product, .rounded = rounded, .unpacked = unpacked};
+    struct work work = {.product = product, .unpacked = unpacked};
 
     for (int t = 0; t < product->tokens; t += chunk) {
         work.token = t;
@@ -253,7 +237,7 @@ static void multiply_chunks(const struct pd_cpu_product *product, bool rounded, 
             int row;
 
             work.segment = find_panel(product, work.segment, p, &row, &work.panel);
-            if (takes_rounded(product, work.segment) != rounded)
+            if (work.segment->narrow != narrow)
                 continue;
             sum_slices(&work, 0, product->weight->weight.cols, product->slices, acc);
             put(product, work.segment, acc, t, work.tokens, row);
@@ -266,10 +250,10 @@ static void multiply_panels(const struct pd_cpu_product *product, int first, int
 {
     float *acc = scratch + PD_CPU_STRETCH * (8 * PANEL + PANEL * BLOCK);
 
-    if (product->rounded.lines == NULL || product->weight->plain)
+    if (product->weight->wide)
         multiply_chunks(product, false, product->tokens, first, end, (uint8_t *)scratch, acc);
-    if (product->rounded.lines != NULL)
-        multiply_chunks(product, true, PD_CPU_CHUNK, first, end, NULL, acc);
+    if (product->weight->narrow)
+        multiply_chunks(product, true, product->narrow->chunk, first, end, NULL, acc);
 }
 
 #endif

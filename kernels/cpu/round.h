@@ -106,13 +106,25 @@ INLINE void round_block(const float *x, struct pd_cpu_line *line, struct pd_cpu_
 
 #endif
 
-static void round_row(const float *x, int blocks, const struct pd_cpu_rounded *out, int token)
+/* Quantised weights have whole blocks of columns. */
+static void round_rows(const float *x, int cols, const struct pd_cpu_rounded *out, int part,
+                       int parts)
 {
-    for (int b = 0; b < blocks; b++) {
-        size_t at = (size_t)b * out->stride + (size_t)token;
+    int64_t tokens = out->tokens;
 
-        round_block(x + b * BLOCK, out->lines + at, out->scales + at);
+    for (int64_t t = tokens * part / parts; t < tokens * (part + 1) / parts; t++) {
+        for (int b = 0; b < out->blocks; b++) {
+            size_t at = (size_t)b * (size_t)tokens + (size_t)t;
+
+            round_block(x + t * cols + b * BLOCK, pd_cpu_lines(out) + at, pd_cpu_scales(out) + at);
+        }
     }
+}
+
+static size_t rounded_bytes(int tokens, int blocks)
+{
+    return (size_t)tokens * (size_t)blocks *
+           (sizeof(struct pd_cpu_line) + sizeof(struct pd_cpu_scale));
 }
 
 #endif

@@ -34,9 +34,32 @@ static float get_f32(const uint8_t *at, int index)
     return value;
 }
 
-static void put_nibbles(uint8_t *words, int lane, const int8_t *q, int zero)
+/* Which 16-bit word has column k of row `lane`, where columns lie by rows; and the row's first bit there. */
+static int short_of(int lane, int k)
 {
-    for (int group = 0; group < 4; group++) {
+    return lane / 4 * BLOCK + k;
+}
+
+/* Which int8 is column k of row `lane`. */
+static int signed_of(int lane, int k)
+{
+    return lane * BLOCK + k % 2 * BLOCK / 2 + k / 2;
+}
+
+static int bit_of(int lane)
+{
+    return 4 * (lane % 4);
+}
+
+static void put_nibbles(bool by_rows, uint8_t *words, int lane, const int8_t *q, int zero)
+{
+    for (int k = 0; by_rows && k < BLOCK; k++) {
+        unsigned others = get_u16(words, short_of(lane, k)) & ~(15u << bit_of(lane));
+
+        put_u16(words, short_of(lane, k),
+                (uint16_t)(others | ((unsigned)(q[k] + zero) & 15) << bit_of(lane)));
+    }
+    for (int group = 0; !by_rows && group < 4; group++) {
         uint32_t word = 0;
 
         for (int j = 0; j < 8; j++)
@@ -51,28 +74,34 @@ static uint8_t *byte_at(uint8_t *words, int lane, int column)
     return words + 4 * ((column / 8 * 2 + column % 2) * PANEL + lane) + column % 8 / 2;
 }
 
-static void put_bytes(uint8_t *words, int lane, const int8_t *q)
+static void put_bytes(bool by_rows, uint8_t *words, int lane, const int8_t *q)
 {
-    for (int k = 0; k < BLOCK; k++)
+    for (int k = 0; by_rows && k < BLOCK; k++)
+        words[signed_of(lane, k)] = (uint8_t)q[k];
+    for (int k = 0; !by_rows && k < BLOCK; k++)
         *byte_at(words, lane, k) = (uint8_t)(q[k] + 128);
 }
 
-static int get_byte(const uint8_t *words, int lane, int column)
+static int get_byte(bool by_rows, const uint8_t *words, int lane, int column)
 {
+    if (by_rows)
+        return (int8_t)words[signed_of(lane, column)];
     return *byte_at((uint8_t *)words, lane, column) - 128;
 }
 
-static int get_nibble(const uint8_t *words, int lane, int column)
+static int get_nibble(bool by_rows, const uint8_t *words, int lane, int column)
 {
     uint32_t word;
 
+    if (by_rows)
+        return get_u16(words, short_of(lane, column)) >> bit_of(lane) & 15;
     memcpy(&word, words + 4 * (column / 8 * PANEL + lane), 4);
     return (int)(word >> 4 * (column % 8) & 15);
 }
 
 /* Q4_0 has no m: value = (nibble - 8) d = nibble d + (-8 d). */
-static void put_quantized(enum pd_form form, uint8_t *block, int lane, enum pd_dtype type,
-                          const struct pd_block32 *in)
+static void put_quantized(enum pd_form form, bool by_rows, uint8_t *block, int lane,
+                          enum pd_dtype type, const struct pd_block32 *in)
 {
     bool symmetric = type == PD_Q4_0;
     float m = symmetric ? -8 * in->d[0] : in->m[0];
@@ -81,52 +110,61 @@ static void put_quantized(enum pd_form form, uint8_t *block, int lane, enum pd_d
     case PD_FORM_N4:
         put_u16(block, lane, pd_f16_of_float(in->d[0]));
         put_u16(block + 2 * PANEL, lane, pd_f16_of_float(m));
-        put_nibbles(block + 4 * PANEL, lane, in->q, symmetric ? 8 : 0);
+        put_nibbles(by_rows, block + 4 * PANEL, lane, in->q, symmetric ? 8 : 0);
         break;
     case PD_FORM_N4F:
         put_f32(block, lane, in->d[0]);
         put_f32(block + 4 * PANEL, lane, m);
-        put_nibbles(block + 8 * PANEL, lane, in->q, symmetric ? 8 : 0);
+        put_nibbles(by_rows, block + 8 * PANEL, lane, in->q, symmetric ? 8 : 0);
         break;
     case PD_FORM_I8:
         put_u16(block, lane, pd_f16_of_float(in->d[0]));
-        put_bytes(block + 2 * PANEL, lane, in->q);
+        put_bytes(by_rows, block + 2 * PANEL, lane, in->q);
         break;
     default:
         put_f32(block, lane, in->d[0]);
         put_f32(block, PANEL + lane, in->d[1]);
-        put_bytes(block + 8 * PANEL, lane, in->q);
+        put_bytes(by_rows, block + 8 * PANEL, lane, in->q);
     }
 }
 
-static void put_plain(enum pd_form form, uint8_t *block, int lane, const uint8_t *in, int count)
+/* Number k of row `lane` of a block of plain numbers. */
+static int plain_at(bool by_rows, int lane, int k)
+{
+    return by_rows ? lane * BLOCK + k : k * PANEL + lane;
+}
+
+static void put_plain(enum pd_form form, bool by_rows, uint8_t *block, int lane, const uint8_t *in,
+                      int count)
 {
     size_t size = form == PD_FORM_F32 ? 4 : 2;
 
     for (int k = 0; k < count; k++)
-        memcpy(block + size * (size_t)(k * PANEL + lane), in + size * (size_t)k, size);
+        memcpy(block + size * (size_t)plain_at(by_rows, lane, k), in + size * (size_t)k, size);
 }
 
-static float get_value(enum pd_form form, const uint8_t *block, int lane, int k)
+static float get_value(enum pd_form form, bool by_rows, const uint8_t *block, int lane, int k)
 {
     switch (form) {
     case PD_FORM_N4:
-        return (float)get_nibble(block + 4 * PANEL, lane, k) *
+        return (float)get_nibble(by_rows, block + 4 * PANEL, lane, k) *
                    pd_float_of_f16(get_u16(block, lane)) +
                pd_float_of_f16(get_u16(block + 2 * PANEL, lane));
     case PD_FORM_N4F:
-        return (float)get_nibble(block + 8 * PANEL, lane, k) * get_f32(block, lane) +
+        return (float)get_nibble(by_rows, block + 8 * PANEL, lane, k) * get_f32(block, lane) +
                get_f32(block + 4 * PANEL, lane);
     case PD_FORM_I8:
-        return (float)get_byte(block + 2 * PANEL, lane, k) * pd_float_of_f16(get_u16(block, lane));
+        return (float)get_byte(by_rows, block + 2 * PANEL, lane, k) *
+               pd_float_of_f16(get_u16(block, lane));
     case PD_FORM_I8F:
-        return (float)get_byte(block + 8 * PANEL, lane, k) * get_f32(block, k / 16 * PANEL + lane);
+        return (float)get_byte(by_rows, block + 8 * PANEL, lane, k) *
+               get_f32(block, k / 16 * PANEL + lane);
     case PD_FORM_F16:
-        return pd_float_of_f16(get_u16(block, k * PANEL + lane));
+        return pd_float_of_f16(get_u16(block, plain_at(by_rows, lane, k)));
     case PD_FORM_BF16:
-        return pd_float_of_bf16(get_u16(block, k * PANEL + lane));
+        return pd_float_of_bf16(get_u16(block, plain_at(by_rows, lane, k)));
     default:
-        return get_f32(block, k * PANEL + lane);
+        return get_f32(block, plain_at(by_rows, lane, k));
     }
 }
 
@@ -194,9 +232,9 @@ static void put_row(const struct pd_cpu_segment *segment, uint8_t *panel, int la
         if (quantized) {
             struct pd_block32 decoded;
             pd_dtype_decode(source->type, in, b, &decoded);
-            put_quantized(segment->form, block, lane, source->type, &decoded);
+            put_quantized(segment->form, segment->by_rows, block, lane, source->type, &decoded);
         } else {
-            put_plain(segment->form, block, lane,
+            put_plain(segment->form, segment->by_rows, block, lane,
                       in + (size_t)b * BLOCK * (size_t)pd_dtype_bytes(source->type), count);
         }
     }
@@ -222,13 +260,28 @@ static void put_gate_up(const struct pd_cpu_segment *segment, int cols,
 
 /* ---- creation -------------------------------------------------------------------------------- */
 
-static void add_segment(struct pd_cpu_weight *own, int cols, enum pd_form form, int rows,
-                        int panel_rows, bool minimums)
+static bool has_minimums(enum pd_form form)
+{
+    return form == PD_FORM_N4 || form == PD_FORM_N4F;
+}
+
+/* Whether products of that precision take x rounded. */
+static bool is_narrow(enum pd_precision precision, enum pd_form form)
+{
+    return precision == PD_PRECISION_BF16
+               ? form != PD_FORM_F32
+               : precision == PD_PRECISION_INT12 && pd_form_quantized(form);
+}
+
+static void add_segment(struct pd_cpu_weight *own, int cols, enum pd_precision precision,
+                        enum pd_form form, int rows, int panel_rows)
 {
     struct pd_cpu_segment *segment = &own->segments[own->count];
     size_t bytes;
 
     segment->form = form;
+    segment->narrow = is_narrow(precision, form);
+    segment->by_rows = segment->narrow && precision == PD_PRECISION_BF16;
     segment->rows = rows;
     segment->first_panel = own->panels;
     segment->first_output = own->count > 0 ? own->segments[own->count - 1].first_output +
@@ -240,14 +293,9 @@ static void add_segment(struct pd_cpu_weight *own, int cols, enum pd_form form, 
     own->count++;
     own->panels += segment->panels;
     own->bytes += (bytes + 63) / 64 * 64;
-    own->minimums = own->minimums || minimums;
-    own->quantized = own->quantized || pd_form_quantized(form);
-    own->plain = own->plain || !pd_form_quantized(form);
-}
-
-static bool has_minimums(enum pd_form form)
-{
-    return form == PD_FORM_N4 || form == PD_FORM_N4F;
+    own->minimums = own->minimums || (!segment->narrow && has_minimums(form));
+    own->narrow = own->narrow || segment->narrow;
+    own->wide = own->wide || !segment->narrow;
 }
 
 /* What gate and up together become. */
@@ -261,20 +309,16 @@ static enum pd_form form_of_both(const struct pd_weight_source *sources, int col
     return form == choose_form(&sources[1], cols) ? form : PD_FORM_N4F;
 }
 
-static void plan_segments(struct pd_cpu_weight *own, enum pd_weight_layout layout, int cols,
+static void plan_segments(struct pd_cpu_weight *own, enum pd_precision precision,
+                          enum pd_weight_layout layout, int cols,
                           const struct pd_weight_source *sources, int count)
 {
     if (layout == PD_WEIGHT_GATE_UP) {
-        enum pd_form form = form_of_both(sources, cols);
-
-        add_segment(own, cols, form, sources[0].rows, TILE, has_minimums(form));
+        add_segment(own, cols, precision, form_of_both(sources, cols), sources[0].rows, TILE);
         return;
     }
-    for (int i = 0; i < count; i++) {
-        enum pd_form form = choose_form(&sources[i], cols);
-
-        add_segment(own, cols, form, sources[i].rows, PANEL, has_minimums(form));
-    }
+    for (int i = 0; i < count; i++)
+        add_segment(own, cols, precision, choose_form(&sources[i], cols), sources[i].rows, PANEL);
 }
 
 static void place_segments(struct pd_cpu_weight *own, uint8_t *memory)
@@ -346,13 +390,13 @@ static struct pd_cpu_weight *make(int count)
     return calloc(1, sizeof(struct pd_cpu_weight) + (size_t)count * sizeof(struct pd_cpu_segment));
 }
 
-static bool create(struct pd_cpu_weight *own, enum pd_weight_layout layout, int cols,
-                   const struct pd_weight_source *sources, int count,
-                   const struct pd_weight_place *place)
+static bool create(struct pd_cpu_weight *own, enum pd_precision precision,
+                   enum pd_weight_layout layout, int cols, const struct pd_weight_source *sources,
+                   int count, const struct pd_weight_place *place)
 {
     if (is_vector(layout, cols, sources, count))
         return fill_vector(own, cols, sources, count);
-    plan_segments(own, layout, cols, sources, count);
+    plan_segments(own, precision, layout, cols, sources, count);
     if (place == NULL) {
         own->memory = pd_weight_arena_take(own->arena, own->bytes);
         if (own->memory == NULL)
@@ -363,7 +407,7 @@ static bool create(struct pd_cpu_weight *own, enum pd_weight_layout layout, int 
 }
 
 int pd_cpu_weight_create(struct pd_device *device, struct pd_weight_arena *arena,
-                         enum pd_weight_layout layout, int cols,
+                         enum pd_precision precision, enum pd_weight_layout layout, int cols,
                          const struct pd_weight_source *sources, int count,
                          const struct pd_weight_place *place, struct pd_weight **weight)
 {
@@ -372,7 +416,7 @@ int pd_cpu_weight_create(struct pd_device *device, struct pd_weight_arena *arena
     if (own == NULL)
         return pd_device_fail(device, PD_KERNEL_NO_MEMORY, "out of memory");
     own->arena = arena;
-    if (!create(own, layout, cols, sources, count, place)) {
+    if (!create(own, precision, layout, cols, sources, count, place)) {
         pd_cpu_weight_release(&own->weight);
         return pd_device_fail(device, PD_KERNEL_NO_MEMORY,
                               "no memory for a weight of %d columns of %s", cols,
@@ -390,7 +434,8 @@ size_t pd_cpu_weight_bytes(enum pd_weight_layout layout, int cols,
 
     if (plan == NULL)
         return 0;
-    plan_segments(plan, layout, cols, sources, count);
+    /* of any precision: sizes are the same */
+    plan_segments(plan, PD_PRECISION_F32, layout, cols, sources, count);
     bytes = plan->bytes;
     free(plan);
     return bytes;
@@ -421,7 +466,7 @@ void pd_cpu_weight_row(const struct pd_weight *weight, int row, float *out)
     row -= segment->first_output;
     panel = segment->data + (size_t)(row / PANEL) * segment->panel_bytes;
     for (int k = 0; k < weight->cols; k++)
-        out[k] =
-            get_value(segment->form, panel + (size_t)(k / BLOCK) * pd_form_bytes(segment->form),
-                      row % PANEL, k % BLOCK);
+        out[k] = get_value(segment->form, segment->by_rows,
+                           panel + (size_t)(k / BLOCK) * pd_form_bytes(segment->form), row % PANEL,
+                           k % BLOCK);
 }

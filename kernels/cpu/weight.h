@@ -18,6 +18,13 @@
  *     F16, BF16, F32              [32 columns][32 rows]                    themselves
  *     VECTOR                      f32 [count], not in panels               one row or one column
  *
+ * Where products are in bf16, the columns of a block lie row after row, since tiles take the rows of weights as
+ * they are; scales and sizes are the same, and f32, which no tile takes, stays as above:
+ *
+ *     N4, N4F     16-bit word[8][32 columns], of four rows each, the first in the lowest bits
+ *     I8, I8F     int8 [32 rows][16 even columns, 16 odd ones]
+ *     F16, BF16   [32 rows][32 columns]
+ *
  * A word of nibbles has columns 8 g .. 8 g + 7, the first in its lowest bits. So its even columns
  * are four bytes when the odd ones are masked away: what an integer dot product takes. Words of
  * bytes follow that order: 2 g has the even columns of these eight, 2 g + 1 the odd ones, each plus
@@ -71,6 +78,8 @@ static inline size_t pd_form_bytes(enum pd_form form)
  * panel's first tile is gate's rows, its second up's). */
 struct pd_cpu_segment {
     enum pd_form form;
+    bool narrow;      /* its products take x rounded */
+    bool by_rows;     /* how its columns lie */
     int rows;         /* outputs it computes: of gate and up together, half */
     int first_output; /* column of the product that its first row makes */
     int first_panel;  /* of the weight's count */
@@ -86,17 +95,20 @@ struct pd_cpu_weight {
     uint8_t *memory; /* of the segments, from the arena; NULL: they lie in a place that was given */
     size_t bytes;    /* of the segments */
     int panels, count;
-    bool minimums;         /* whether a product in f32 needs the sums of x over blocks */
-    bool plain, quantized; /* whether it has segments of such forms */
+    bool minimums;     /* whether a product in f32 needs the sums of x over blocks */
+    bool wide, narrow; /* whether it has segments whose products take x in f32, or rounded */
     struct pd_cpu_segment segments[];
 };
 
 /* Changes with the picture above. */
-#define PD_CPU_PACKING "panels of 32, 1"
+static inline const char *pd_cpu_packing(enum pd_precision precision)
+{
+    return precision == PD_PRECISION_BF16 ? "panels of 32 by rows, 1" : "panels of 32, 1";
+}
 
-/* In a place of its own, or with NULL in the arena. */
+/* For products of that precision, not AUTO. In a place of its own, or with NULL in the arena. */
 int pd_cpu_weight_create(struct pd_device *device, struct pd_weight_arena *arena,
-                         enum pd_weight_layout layout, int cols,
+                         enum pd_precision precision, enum pd_weight_layout layout, int cols,
                          const struct pd_weight_source *sources, int count,
                          const struct pd_weight_place *place, struct pd_weight **weight);
 

@@ -49,14 +49,20 @@ static void release(struct pd_reference_weight *own)
 {
     pd_host_free(own->values, own->bytes);
     free(own->rounds);
+    free(own->quantized);
     free(own);
 }
 
-static bool takes_int8(const struct pd_weight_source *sources, int count,
-                       enum pd_weight_layout layout, int index)
+static bool rounds(enum pd_precision precision, const struct pd_weight_source *sources, int count,
+                   enum pd_weight_layout layout, int index)
 {
-    return pd_dtype_quantized(sources[index].type) &&
-           (layout != PD_WEIGHT_GATE_UP || count < 2 || sources[0].type == sources[1].type);
+    enum pd_dtype type = sources[index].type;
+
+    if (layout == PD_WEIGHT_GATE_UP && count > 1 && sources[0].type != sources[1].type)
+        return false;
+    return precision == PD_PRECISION_BF16
+               ? type != PD_F32
+               : precision == PD_PRECISION_INT12 && pd_dtype_quantized(type);
 }
 
 static int reference_weight_create(struct pd_device *device, enum pd_weight_layout layout, int cols,
@@ -74,8 +80,9 @@ static int reference_weight_create(struct pd_device *device, enum pd_weight_layo
         own->bytes = rows * (size_t)cols * sizeof(float);
         own->values = pd_host_allocate(own->bytes);
         own->rounds = calloc(rows, sizeof(*own->rounds));
+        own->quantized = calloc(rows, sizeof(*own->quantized));
     }
-    if (own == NULL || own->values == NULL || own->rounds == NULL) {
+    if (own == NULL || own->values == NULL || own->rounds == NULL || own->quantized == NULL) {
         if (own != NULL)
             release(own);
         return pd_device_fail(device, PD_KERNEL_NO_MEMORY, "no memory for a weight of %zu x %d",
@@ -87,8 +94,10 @@ static int reference_weight_create(struct pd_device *device, enum pd_weight_layo
         size_t values = (size_t)sources[i].rows * (size_t)cols;
         pd_dequantize(sources[i].type, sources[i].data, out, values);
         out += values;
-        for (int r = 0; r < sources[i].rows; r++)
-            own->rounds[rows++] = takes_int8(sources, count, layout, i);
+        for (int r = 0; r < sources[i].rows; r++) {
+            own->quantized[rows] = pd_dtype_quantized(sources[i].type);
+            own->rounds[rows++] = rounds(device->options.precision, sources, count, layout, i);
+        }
     }
     *weight = &own->weight;
     return PD_KERNEL_OK;

@@ -10,8 +10,9 @@
 struct pd_reference_weight {
     struct pd_weight weight;
     size_t bytes;
-    float *values; /* [rows][cols]; gate rows first, then up rows */
-    bool *rounds;  /* [rows] whether its product takes int8 where the device does */
+    float *values;   /* [rows][cols]; gate rows first, then up rows */
+    bool *rounds;    /* [rows] whether its products take x rounded, with the device's precision */
+    bool *quantized; /* [rows] of what they were made of */
 };
 
 static inline const float *pd_reference_row(const struct pd_weight *weight, int row)

@@ -65,6 +65,19 @@ static void round_row(const float *x, int cols, float *out)
     }
 }
 
+static void round_to_bf16(const float *from, int count, float *out)
+{
+    for (int i = 0; i < count; i++)
+        out[i] = pd_float_of_bf16(pd_bf16_of_float(from[i]));
+}
+
+/* Weights that were quantised are rounded by their scales. */
+static void upper_halves(const float *from, int count, float *out)
+{
+    for (int i = 0; i < count; i++)
+        out[i] = pd_float_of_bits(pd_bits_of_float(from[i] * PD_BF16_MORE) & 0xffff0000u);
+}
+
 /* Columns first .. end - 1 of a row, in slices: what several devices could have computed is rounded to what
  * they tell each other. */
 static double sliced(const float *row, const float *x, int first, int end, int slices)
@@ -77,12 +90,25 @@ static double sliced(const float *row, const float *x, int first, int end, int s
            (float)sliced(row, x, middle, end, slices / 2);
 }
 
+/* What a row's products take: it and x rounded, each to a row of memory. */
+struct rounded {
+    enum pd_precision precision;
+    float *x, *row;
+};
+
 /* Row r of W x + b. */
-static double product(const struct pd_op *op, int r, const float *x, const float *rounded)
+static double product(const struct pd_op *op, int r, const float *x, const struct rounded *rounded)
 {
-    bool rounds = rounded != NULL && ((const struct pd_reference_weight *)op->weight)->rounds[r];
-    double sum = sliced(pd_reference_row(op->weight, r), rounds ? rounded : x, 0, op->weight->cols,
-                        op->slices);
+    const struct pd_reference_weight *weight = (const struct pd_reference_weight *)op->weight;
+    bool rounds = weight->rounds[r];
+    const float *row = pd_reference_row(op->weight, r);
+    double sum;
+
+    if (rounds && rounded->precision == PD_PRECISION_BF16) {
+        (weight->quantized[r] ? upper_halves : round_to_bf16)(row, op->weight->cols, rounded->row);
+        row = rounded->row;
+    }
+    sum = sliced(row, rounds ? rounded->x : x, 0, op->weight->cols, op->slices);
 
     return op->bias != NULL ? sum + pd_reference_row(op->bias, 0)[r] : sum;
 }
@@ -91,29 +117,31 @@ static double product(const struct pd_op *op, int r, const float *x, const float
 void pd_reference_matmul(const struct pd_host_run *run, const struct pd_op *op, int thread)
 {
     int rows = pd_host_rows(run, op), columns = op->out.cols, first, end;
-    bool rounds = run->host->device.options.precision == PD_PRECISION_INT12;
-    float *rounded = rounds ? malloc((size_t)op->in.cols * sizeof(*rounded)) : NULL;
+    float *memory = malloc(2 * (size_t)op->in.cols * sizeof(*memory));
+    struct rounded rounded = {run->host->device.options.precision, memory, memory + op->in.cols};
 
-    if (rounds && rounded == NULL)
+    if (memory == NULL)
         abort(); /* a test's backend: nothing sensible is left to do */
     pd_host_share(columns, 1, thread, run->host->threads, &first, &end);
     for (int t = 0; t < rows; t++) {
         const float *x = pd_host_floats(op->in) + (size_t)t * (size_t)op->in.cols;
         float *out = pd_host_floats(op->out) + (size_t)t * (size_t)columns;
 
-        if (rounds)
-            round_row(x, op->in.cols, rounded);
+        if (rounded.precision == PD_PRECISION_INT12)
+            round_row(x, op->in.cols, rounded.x);
+        if (rounded.precision == PD_PRECISION_BF16)
+            round_to_bf16(x, op->in.cols, rounded.x);
         for (int r = first; r < end; r++) {
-            double value = product(op, r, x, rounded);
+            double value = product(op, r, x, &rounded);
 
             if (op->epilogue == PD_EPILOGUE_ADD)
                 value += out[r];
             if (op->epilogue == PD_EPILOGUE_SWIGLU)
-                value = value / (1 + exp(-value)) * product(op, columns + r, x, rounded);
+                value = value / (1 + exp(-value)) * product(op, columns + r, x, &rounded);
             out[r] = (float)value;
         }
     }
-    free(rounded);
+    free(memory);
 }
 
 void pd_reference_gather(const struct pd_host_run *run, const struct pd_op *op, int thread)

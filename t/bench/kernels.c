@@ -1,7 +1,7 @@
 /* What the cpu kernels reach: the whole step of a model shaped like SmolLM2-135M-Instruct Q4_1, with random
  * weights, through kernels.h alone, beside what the machine can do at most in the same minute.
  *
- *     build/t/bench/kernels [threads [isa [int12|f32]]]
+ *     build/t/bench/kernels [threads [isa [auto|bf16|int12|f32]]]
  *     build/t/bench/kernels threads limits                 only what the machine can do
  *
  * Prints a table to stderr and one line of JSON to stdout. Figures vary with the machine's mood: look
@@ -373,11 +373,11 @@ static const double WEIGHT_BYTES =
     LAYERS * (960.0 * 576 + 576.0 * 576 + 3.0 * 1536 * 576) * 20 / 32 + 49152.0 * 576 * 34 / 32;
 
 /* The least seconds that a step can take: to read the weights once, or to multiply, whichever is longer.
- * 12 bits of x are two bytes: two multiply-adds each. */
+ * 12 bits of x are two bytes: two multiply-adds each; tiles take as long for one of bf16. */
 static double floor_of(const struct floors *floors, enum pd_precision precision, double products)
 {
     double read = WEIGHT_BYTES / (1e9 * floors->read);
-    double multiply = precision == PD_PRECISION_INT12 && floors->int8 > 0
+    double multiply = precision != PD_PRECISION_F32 && floors->int8 > 0
                           ? 4 * products / (1e9 * floors->int8)
                           : 2 * products / (1e9 * floors->f32);
 
@@ -400,12 +400,21 @@ static void print_case(struct model *model, const struct floors *floors,
            c->name, tokens / seconds, tokens / least, least / seconds);
 }
 
+static enum pd_precision precision_of(const char *name)
+{
+    static const char *const names[] = {"f32", "int12", "bf16", "auto"};
+    int i = 0;
+
+    while (i < 3 && strcmp(name, names[i]) != 0)
+        i++;
+    return (enum pd_precision)i;
+}
+
 int main(int count, char **arguments)
 {
     int threads = count > 1 ? atoi(arguments[1]) : 2;
     const char *path = count > 2 ? arguments[2] : "auto";
-    enum pd_precision precision =
-        count > 3 && strcmp(arguments[3], "f32") == 0 ? PD_PRECISION_F32 : PD_PRECISION_INT12;
+    enum pd_precision precision = precision_of(count > 3 ? arguments[3] : "auto");
     struct pd_device_info info;
     struct floors floors;
     struct model model;

@@ -1,4 +1,4 @@
-# The kernels alone, without a model file: build/t/bench/kernels [threads [isa [int12|f32]]].
+# The kernels alone, without a model file: build/t/bench/kernels [threads [isa [auto|bf16|int12|f32]]].
 $(BUILD)/t/bench/kernels: $(BUILD)/t/bench/kernels.o $(BUILD)/t/bench/peaks.o $(BUILD)/libpdkernels.a
 	$(CC) $(PD_LDFLAGS) -o $@ $^ -lpthread -lm
 
@@ -8,7 +8,7 @@ bench-engine: $(BUILD)/t/bench/kernels
 bench-kernels: $(BUILD)/t/bench/kernels
 	@$<
 
-# What the kernels' integers cost in accuracy: build/t/bench/divergence MODEL.
+# What the kernels' rounding costs in accuracy: build/t/bench/divergence MODEL.
 $(BUILD)/t/bench/divergence: $(BUILD)/t/bench/divergence.o $(HELP_LIB) $(ROOM_LIBS)
 	$(CC) $(PD_LDFLAGS) -o $@ $^ -lcmocka $(PD_LIBS)
 

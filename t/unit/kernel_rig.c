@@ -48,17 +48,24 @@ const char *const *pd_rig_paths(void)
     int count = 0;
 
     for (int i = 0; i < 6 && (count == 0 || strcmp(found[0], "cuda") != 0); i++) {
-        struct pd_device_options options = pd_rig_options(pd_rig_kind(all[i]), all[i], 1);
-        struct pd_device *device;
-        char error[256];
-
-        if (pd_device_open(&options, &device, error, sizeof(error)) == PD_KERNEL_OK) {
+        if (pd_rig_has(all[i], PD_PRECISION_F32))
             found[count++] = all[i];
-            pd_device_close(device);
-        }
     }
     found[count] = NULL;
     return found;
+}
+
+bool pd_rig_has(const char *path, enum pd_precision precision)
+{
+    struct pd_device_options options = pd_rig_options(pd_rig_kind(path), path, 1);
+    struct pd_device *device;
+    char error[256];
+
+    options.precision = precision;
+    if (pd_device_open(&options, &device, error, sizeof(error)) != PD_KERNEL_OK)
+        return false;
+    pd_device_close(device);
+    return true;
 }
 
 const char *pd_rig_kind(const char *path)

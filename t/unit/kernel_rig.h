@@ -22,6 +22,9 @@ void pd_rig_close(struct pd_rig *rig);
  * cpu backend that this machine can run, "baseline", then perhaps more. */
 const char *const *pd_rig_paths(void);
 
+/* Whether this machine has that precision on that path. */
+bool pd_rig_has(const char *path, enum pd_precision precision);
+
 /* The kind of device that goes with a path. */
 const char *pd_rig_kind(const char *path);
 

@@ -13,17 +13,15 @@
 
 static const struct {
     const char *name;
-    const struct pd_cpu_integer *integer;
+    const struct pd_cpu_narrow *integer;
 } tables[] = {
-    {"baseline", &pd_cpu_integer_baseline},
-    {"avx2", &pd_cpu_integer_avx2},
-    {"avx512", &pd_cpu_integer_avx512},
-    {"vnni", &pd_cpu_integer_vnni},
+    {"baseline", &pd_cpu_integer_baseline}, {"avx2", &pd_cpu_integer_avx2},
+    {"avx512", &pd_cpu_integer_avx512},     {"vnni", &pd_cpu_integer_vnni},
     {"amx", &pd_cpu_integer_amx},
 };
 
 /* The table of a path that this machine can run. */
-static const struct pd_cpu_integer *table(const char *name)
+static const struct pd_cpu_narrow *table(const char *name)
 {
     for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++) {
         if (strcmp(tables[i].name, name) == 0)
@@ -38,11 +36,11 @@ static const struct pd_cpu_integer *table(const char *name)
 /* Where a test keeps rounded x: `tokens` rows of `blocks`. */
 static struct pd_cpu_rounded make_rounded(int tokens, int blocks)
 {
-    float *memory = aligned_alloc(
-        64, (pd_cpu_rounded_floats(tokens, blocks * BLOCK) * sizeof(float) + 63) / 64 * 64);
+    size_t bytes = pd_cpu_integer_baseline.bytes(tokens, blocks);
+    void *memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
 
     assert_non_null(memory);
-    return pd_cpu_rounded_in(memory, tokens, blocks * BLOCK);
+    return (struct pd_cpu_rounded){memory, tokens, blocks};
 }
 
 static void check_rounded(const char *path, const struct pd_cpu_line *line,
@@ -86,7 +84,7 @@ static void fill_block(float *x, int kind, uint64_t *random)
 
 static void test_rounding_is_the_definition(void **state)
 {
-    enum { ROWS = 30, BLOCKS = 40 };
+    enum { ROWS = 30, BLOCKS = 40, PARTS = 4 };
     float *x = malloc(ROWS * BLOCKS * BLOCK * sizeof(*x));
     struct pd_cpu_rounded out = make_rounded(ROWS, BLOCKS);
     uint64_t random = 5;
@@ -96,16 +94,17 @@ static void test_rounding_is_the_definition(void **state)
     for (int b = 0; b < ROWS * BLOCKS; b++)
         fill_block(x + b * BLOCK, b, &random);
     for (const char *const *path = pd_rig_paths(); *path != NULL; path++) {
-        for (int row = 0; row < ROWS; row++)
-            table(*path)->round(x + row * BLOCKS * BLOCK, BLOCKS - row, &out, row);
+        memset(out.memory, 1, table(*path)->bytes(ROWS, BLOCKS));
+        for (int part = 0; part < PARTS; part++)
+            table(*path)->round(x, BLOCKS * BLOCK, &out, part, PARTS);
         for (int row = 0; row < ROWS; row++) {
-            for (int b = 0; b < BLOCKS - row; b++)
-                check_rounded(*path, &out.lines[b * ROWS + row], &out.scales[b * ROWS + row],
-                              x + (row * BLOCKS + b) * BLOCK);
+            for (int b = 0; b < BLOCKS; b++)
+                check_rounded(*path, &pd_cpu_lines(&out)[b * ROWS + row],
+                              &pd_cpu_scales(&out)[b * ROWS + row], x + (row * BLOCKS + b) * BLOCK);
         }
     }
     free(x);
-    free(out.lines);
+    free(out.memory);
 }
 
 /* What the definition itself promises. */
@@ -134,7 +133,7 @@ static void test_rounded_numbers_are_near(void **state)
 
 static const enum pd_form forms[] = {PD_FORM_N4, PD_FORM_N4F, PD_FORM_I8, PD_FORM_I8F};
 
-enum { PRODUCT_BLOCKS = 3, PRODUCT_TOKENS = 67 };
+enum { PRODUCT_BLOCKS = 3, PRODUCT_TOKENS = 67, COLUMNS = PRODUCT_BLOCKS * BLOCK };
 
 /* Any bytes where integers are, extremes among them; scales that are numbers. */
 static uint8_t *random_panel(enum pd_form form, uint64_t *random)
@@ -169,7 +168,7 @@ static void product(const char *path, enum pd_form form, const uint8_t *panel,
 {
     for (int i = 0; i < tokens * PANEL; i++)
         acc[i] = (float)(i % PANEL);
-    table(path)->multiply(form, panel, PRODUCT_BLOCKS, x, 0, tokens, acc);
+    table(path)->multiply(form, panel, 0, PRODUCT_BLOCKS, x, 0, tokens, acc);
 }
 
 static bool fused(const char *path)
@@ -183,13 +182,13 @@ static void check_products(enum pd_form form, uint64_t seed)
 {
     uint8_t *panel = random_panel(form, &seed);
     struct pd_cpu_rounded x = make_rounded(PRODUCT_TOKENS, PRODUCT_BLOCKS);
-    float first[PRODUCT_TOKENS * PANEL], acc[PRODUCT_TOKENS * PANEL], row[PRODUCT_BLOCKS * BLOCK];
+    float first[PRODUCT_TOKENS * PANEL], acc[PRODUCT_TOKENS * PANEL];
+    float rows[PRODUCT_TOKENS * COLUMNS];
     const char *expected = NULL;
 
-    for (int t = 0; t < PRODUCT_TOKENS; t++) {
-        pd_rig_fill(row, PRODUCT_BLOCKS * BLOCK, t % 5 == 0 ? 1e-3f : 1, seed + (uint64_t)t);
-        pd_cpu_integer_baseline.round(row, PRODUCT_BLOCKS, &x, t);
-    }
+    for (int t = 0; t < PRODUCT_TOKENS; t++)
+        pd_rig_fill(rows + t * COLUMNS, COLUMNS, t % 5 == 0 ? 1e-3f : 1, seed + (uint64_t)t);
+    pd_cpu_integer_baseline.round(rows, COLUMNS, &x, 0, 1);
     for (const char *const *path = pd_rig_paths(); *path != NULL; path++) {
         for (int tokens = 1; tokens <= PRODUCT_TOKENS; tokens++) {
             product(*path, form, panel, &x, tokens, acc);
@@ -205,7 +204,7 @@ static void check_products(enum pd_form form, uint64_t seed)
         }
     }
     free(panel);
-    free(x.lines);
+    free(x.memory);
 }
 
 static void test_products_are_equal(void **state)
@@ -223,21 +222,18 @@ static void test_nan_stays_in_its_row(void **state)
         for (int kind = 0; kind < 3; kind++) {
             static const float strange[] = {NAN, INFINITY, -INFINITY};
             struct pd_cpu_rounded x = make_rounded(PRODUCT_TOKENS, PRODUCT_BLOCKS);
-            float acc[PRODUCT_TOKENS * PANEL], row[PRODUCT_BLOCKS * BLOCK];
+            float acc[PRODUCT_TOKENS * PANEL], rows[PRODUCT_TOKENS * COLUMNS];
             uint64_t seed = 9;
             uint8_t *panel = random_panel(PD_FORM_N4, &seed);
 
-            for (int t = 0; t < PRODUCT_TOKENS; t++) {
-                pd_rig_fill(row, PRODUCT_BLOCKS * BLOCK, 1, seed + (uint64_t)t);
-                if (t == 6)
-                    row[40] = strange[kind];
-                table(*path)->round(row, PRODUCT_BLOCKS, &x, t);
-            }
+            pd_rig_fill(rows, PRODUCT_TOKENS * COLUMNS, 1, seed);
+            rows[6 * COLUMNS + 40] = strange[kind];
+            table(*path)->round(rows, COLUMNS, &x, 0, 1);
             product(*path, PD_FORM_N4, panel, &x, PRODUCT_TOKENS, acc);
             for (int i = 0; i < PRODUCT_TOKENS * PANEL; i++)
                 assert_true(!isfinite(acc[i]) == (i / PANEL == 6));
             free(panel);
-            free(x.lines);
+            free(x.memory);
         }
     }
 }
