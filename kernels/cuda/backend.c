@@ -27,6 +27,9 @@ int pd_cuda_fail(struct pd_cuda *cuda, const char *what, int error)
     if (error < 0)
         return pd_device_fail(&cuda->device, PD_KERNEL_LOST, "%s: no kernel takes this shape",
                               what);
+    if (error >= PD_CUDA_NCCL_ERROR)
+        return pd_device_fail(&cuda->device, PD_KERNEL_LOST, "%s: NCCL: %s (GPU %d)", what,
+                              pd_cuda_nccl_text(cuda->nccl, error), cuda->device.options.ordinal);
     return pd_device_fail(&cuda->device, PD_KERNEL_LOST, "%s: %s (GPU %d)", what,
                           pd_cuda_error_text(error), cuda->device.options.ordinal);
 }
@@ -233,6 +236,18 @@ static int cuda_memory(const struct pd_device_options *options, uint64_t *total,
     return PD_KERNEL_UNSUPPORTED;
 }
 
+/* Of a rank: how its group adds, which is a part of what can change a bit. */
+static void tell_sums(const struct pd_cuda *cuda, struct pd_device_info *info)
+{
+    size_t told = strlen(info->libraries), named = strlen(info->numerics);
+
+    if (*cuda->sums != '\0')
+        snprintf(info->libraries + told, sizeof(info->libraries) - told, "; %s", cuda->sums);
+    if (cuda->nccl != NULL)
+        snprintf(info->numerics + named, sizeof(info->numerics) - named, " nccl>%zu",
+                 pd_cuda_one_shot_bytes);
+}
+
 static void cuda_describe(const struct pd_device *device, struct pd_device_info *info)
 {
     const struct pd_cuda *cuda = (const struct pd_cuda *)device;
@@ -250,6 +265,7 @@ static void cuda_describe(const struct pd_device *device, struct pd_device_info 
              device->options.deterministic ? " deterministic"
              : uses_library(cuda)          ? " cublaslt"
                                            : "");
+    tell_sums(cuda, info);
     info->threads = 1;
     info->ranks_are_exact = device->options.deterministic;
     info->memory_total = on.memory_total;
@@ -367,6 +383,18 @@ static int64_t milliseconds(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
+enum { NCCL_LOOKS = 64 }; /* looks at an event between two at NCCL */
+
+/* What NCCL finds out later than at the call, it does not tell by itself: such a sum would never end. */
+static int look_at_nccl(struct pd_cuda *cuda, unsigned looks)
+{
+    int error = cuda->nccl != NULL && looks % NCCL_LOOKS == 0
+                    ? pd_cuda_nccl_look(cuda->nccl, cuda->device.rank)
+                    : 0;
+
+    return error != 0 ? pd_cuda_fail(cuda, "the sums of a step", error) : PD_KERNEL_OK;
+}
+
 /* A step takes milliseconds: looking every 20 us costs little of one core and nothing of the
  * GPU. */
 static int cuda_wait(struct pd_device *device, uint64_t number, int timeout_ms)
@@ -374,6 +402,7 @@ static int cuda_wait(struct pd_device *device, uint64_t number, int timeout_ms)
     static const struct timespec pause = {0, 20000};
     struct pd_cuda *cuda = pd_cuda_of(device);
     int64_t end = milliseconds() + timeout_ms;
+    unsigned looks = 0;
     int reached;
 
     if (cuda->pilot != NULL && !pd_cuda_pilot_wait(cuda->pilot, number, timeout_ms))
@@ -382,10 +411,14 @@ static int cuda_wait(struct pd_device *device, uint64_t number, int timeout_ms)
     if (check_alive(cuda) != PD_KERNEL_OK)
         return PD_KERNEL_LOST;
     /* An event that was marked again for a later step stands behind the earlier one too. */
+    if (look_at_nccl(cuda, looks) != PD_KERNEL_OK)
+        return PD_KERNEL_LOST;
     while ((reached = pd_cuda_reached(cuda->runtime, (int)(number % 2))) == 0) {
         if (timeout_ms >= 0 && milliseconds() >= end)
             return pd_device_fail(device, PD_KERNEL_TIMEOUT, "step %llu has not run after %d ms",
                                   (unsigned long long)number, timeout_ms);
+        if (look_at_nccl(cuda, ++looks) != PD_KERNEL_OK)
+            return PD_KERNEL_LOST;
         nanosleep(&pause, NULL);
     }
     return reached < 0 ? pd_cuda_fail(cuda, "waiting for a step", -1 - reached) : PD_KERNEL_OK;

@@ -16,6 +16,7 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/gemm.h"
+#include "kernels/cuda/nccl.h"
 #include "kernels/cuda/paths.h"
 #include "kernels/cuda/pilot.h"
 #include "kernels/cuda/runtime.h"
@@ -38,6 +39,8 @@ struct pd_cuda {
     struct pd_cuda_lane *between;     /* its copies out of other processes' memory; likewise */
     struct pd_cuda_pilot *pilot;      /* of a rank of a group: who enqueues; or NULL */
     struct pd_cuda_meeting meeting;   /* of a rank: where it meets the others */
+    struct pd_cuda_nccl *nccl;        /* of a rank: its group's, for large messages; or NULL */
+    char sums[256];                   /* of a rank, for people: by what its group adds */
     unsigned paths;                   /* which are on (paths.h) */
     atomic_bool lost;                 /* a sticky error: nothing works any more */
 };
@@ -77,6 +80,11 @@ int pd_cuda_launch(struct pd_cuda *cuda, struct pd_graph *graph, struct pd_step 
 int pd_cuda_buffer_export(struct pd_buffer *buffer, struct pd_export *out);
 
 /* ---- meet.c ---------------------------------------------------------------------------------- */
+
+/* The largest message that goes through the own all-reduce where there is NCCL: 1 MiB, which eight ranks
+ * read in the 20 us that a ring takes to come round at all, as others have measured; t/device measures where
+ * the two meet. Tests lower it. */
+extern size_t pd_cuda_one_shot_bytes;
 
 /* pd_backend's meet, abandon and part. */
 int pd_cuda_meet(struct pd_group *group, char *error, size_t size);

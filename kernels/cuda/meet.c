@@ -78,6 +78,54 @@ static int reach_all(struct pd_group *group, char *error, size_t size)
     return PD_KERNEL_OK;
 }
 
+/* ---- large messages -------------------------------------------------------------------------- */
+
+size_t pd_cuda_one_shot_bytes = 1 << 20;
+
+/* Why a group adds by its own kernels alone; NULL: it need not. */
+static const char *obstacle(const struct pd_cuda *cuda)
+{
+    if (cuda->device.options.deterministic)
+        return "--deterministic";
+    if (!pd_cuda_path_on(cuda->paths, PD_CUDA_NCCL))
+        return "no GPU has shown NCCL here (--cuda-enable nccl)";
+    if (cuda->library[PD_CUDA_LIBRARY_NCCL].handle == NULL)
+        return "NCCL is missing";
+    return cuda->device.options.one_gpu ? "NCCL takes no GPU twice" : NULL;
+}
+
+/* What it will be, in a line that is told at start: a group computes with NCCL and without it. */
+static void open_nccl(struct pd_group *group)
+{
+    struct pd_cuda *first = rank_of(group, 0);
+    const char *why = obstacle(first);
+    int ordinals[PD_RANKS_MAX], version = 0;
+    struct pd_cuda_nccl *nccl = NULL;
+    char error[160];
+
+    for (int r = 0; r < group->ranks; r++)
+        ordinals[r] = group->rank[r]->options.ordinal;
+    if (why == NULL) {
+        nccl = pd_cuda_nccl_open(&first->library[PD_CUDA_LIBRARY_NCCL], ordinals, group->ranks,
+                                 error, sizeof(error));
+        why = error;
+    }
+    if (nccl != NULL)
+        version = pd_cuda_nccl_version(nccl);
+    for (int r = 0; r < group->ranks; r++) {
+        struct pd_cuda *cuda = rank_of(group, r);
+
+        cuda->nccl = nccl;
+        if (nccl == NULL)
+            snprintf(cuda->sums, sizeof(cuda->sums), "all-reduce of every size by own kernels: %s",
+                     why);
+        else
+            snprintf(cuda->sums, sizeof(cuda->sums), "all-reduce by NCCL %d.%d.%d beyond %zu KiB",
+                     version / 10000, version / 100 % 100, version % 100,
+                     pd_cuda_one_shot_bytes >> 10);
+    }
+}
+
 static int start_pilots(struct pd_group *group, char *error, size_t size)
 {
     for (int r = 0; r < group->ranks; r++) {
@@ -108,14 +156,17 @@ int pd_cuda_meet(struct pd_group *group, char *error, size_t size)
     group->meeting = &rank_of(group, 0)->meeting;
     if (status == PD_KERNEL_OK)
         status = reach_all(group, error, size);
-    if (status == PD_KERNEL_OK)
+    if (status == PD_KERNEL_OK) {
+        open_nccl(group);
         status = start_pilots(group, error, size);
+    }
     return status;
 }
 
 void pd_cuda_abandon(struct pd_group *group)
 {
     __atomic_store_n(rank_of(group, 0)->meeting.abandoned, 1, __ATOMIC_RELEASE);
+    pd_cuda_nccl_abandon(rank_of(group, 0)->nccl);
 }
 
 void pd_cuda_part(struct pd_group *group)
@@ -128,9 +179,11 @@ void pd_cuda_part(struct pd_group *group)
         pd_cuda_pilot_close(cuda->pilot);
         cuda->pilot = NULL;
     }
+    pd_cuda_nccl_close(rank_of(group, 0)->nccl);
     for (int r = 0; r < group->ranks; r++) {
         struct pd_cuda *cuda = rank_of(group, r);
 
+        cuda->nccl = NULL;
         pd_cuda_free(cuda->runtime, cuda->meeting.calls);
         pd_cuda_free(cuda->runtime, all.values[r]);
         pd_cuda_free(cuda->runtime, all.flags[r]);

@@ -12,6 +12,7 @@ enum pd_cuda_path {
     PD_CUDA_GRAPHS,    /* else every step launch by launch */
     PD_CUDA_GPUDIRECT, /* else network cards see the pool's stage in pinned memory */
     PD_CUDA_LENT,      /* else processes of one host hand KV over through stages */
+    PD_CUDA_NCCL,      /* else pd_cuda_allreduce for every size */
     PD_CUDA_PATHS
 };
 

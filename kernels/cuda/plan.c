@@ -484,6 +484,24 @@ static int run_attention(const struct run *run, const struct pd_op *op, int rows
     return error;
 }
 
+/* ---- sums over ranks ------------------------------------------------------------------------- */
+
+/* NCCL adds into the partial sums themselves where there is something to add them to. */
+static int run_allreduce(const struct run *run, const struct pd_op *op, int rows)
+{
+    struct pd_cuda *cuda = run->cuda;
+    size_t count = (size_t)rows * (size_t)op->out.cols;
+    bool add = op->epilogue == PD_EPILOGUE_ADD;
+    float *in = address(op->in), *out = address(op->out);
+    int error;
+
+    if (cuda->nccl == NULL || count * sizeof(float) <= pd_cuda_one_shot_bytes)
+        return pd_cuda_allreduce(run->stream, &cuda->meeting, in, count, add, out);
+    error = pd_cuda_nccl_allreduce(cuda->nccl, cuda->device.rank, in, add ? in : out, count,
+                                   run->stream);
+    return error == 0 && add ? pd_cuda_add_slices(run->stream, in, 1, count, true, out) : error;
+}
+
 /* ---- what an operator touches ---------------------------------------------------------------- */
 
 enum touch {
@@ -608,9 +626,7 @@ static int run_op(const struct run *run, const struct pd_op *op, const float *fr
         return pd_cuda_copy(run->cuda->runtime, op->pinned->host, address(op->in),
                             (size_t)rows * (size_t)op->in.cols * sizeof(float));
     case PD_OP_ALLREDUCE:
-        return pd_cuda_allreduce(run->stream, &run->cuda->meeting, address(op->in),
-                                 (size_t)rows * (size_t)op->out.cols,
-                                 op->epilogue == PD_EPILOGUE_ADD, address(op->out));
+        return run_allreduce(run, op, rows);
     case PD_OP_ALLGATHER:
         return rows == 0 ? 0
                          : pd_cuda_allgather(run->stream, &run->cuda->meeting, address(op->in),

@@ -3,7 +3,7 @@
 #   make device        the bundle build/device, for a machine with a GPU; minutes: nvcc compiles everything
 #   make check-device  the same stages over the host's shim, small: that they run, and what `run` makes of them
 
-DEVICE_SRC   := $(addprefix t/device/,main.c ceilings.c wrappers.c staged.c suites.c shapes.c)
+DEVICE_SRC   := $(addprefix t/device/,main.c ceilings.c wrappers.c staged.c suites.c collect.c shapes.c)
 DEVICE_RIG   := $(addprefix t/unit/,kernel_rig.c kernel_model.c kernel_answers.c)
 DEVICE_OBJ   := $(patsubst %.c,$(BUILD)/t/device/%.o,$(DEVICE_SRC) $(DEVICE_RIG)) \
                 $(addprefix $(BUILD)/t/device/suite_,layout.o products.o attention.o operators.o sample.o)
@@ -74,6 +74,8 @@ device: $(BUILD)/device/pd-kernel-test $(BUILD)/device/pd-worker module
 check-shown:
 	t/device/test_shown
 
-check-device: $(SHIM_BUNDLE)/pd-kernel-test $(SHIM_BUNDLE)/pd-worker module
+check-device: $(SHIM_BUNDLE)/pd-kernel-test $(SHIM_BUNDLE)/pd-worker module venv
 	t/device/bundle $(SHIM_BUNDLE) $(BUILD)
 	t/device/check $(SHIM_BUNDLE)
+	PD_SIMT_FAULT=$(abspath $(SHIM_BUNDLE))/fault t/cluster --build $(SHIM_BUNDLE) --mixed 2 --model t/device/shapes/tiny --ignore random \
+	    --worker-args '--device cuda --load-format dummy --seed 3' -- $(PYTHON) t/e2e/device_lost.py

@@ -14,6 +14,7 @@ static const struct {
     {"wrappers", pd_stage_wrappers}, {"operators", pd_stage_operators},
     {"forward", pd_stage_forward},   {"rows", pd_stage_rows},
     {"shapes", pd_stage_shapes},     {"kernels", pd_stage_kernels},
+    {"collect", pd_stage_collect},
 };
 
 void pd_stage_figure(const char *name, const char *unit, double value, double ceiling)

@@ -26,6 +26,7 @@ int pd_stage_forward(const struct pd_stage_options *options);
 int pd_stage_shapes(const struct pd_stage_options *options);
 int pd_stage_rows(const struct pd_stage_options *options);
 int pd_stage_kernels(const struct pd_stage_options *options);
+int pd_stage_collect(const struct pd_stage_options *options);
 
 /* One figure. `ceiling`: what it is a share of, 0: nothing. */
 void pd_stage_figure(const char *name, const char *unit, double value, double ceiling);

@@ -72,16 +72,16 @@ $(BUILD)/t/simt/standin.so: t/simt/standin.c
 	$(CC) -shared -fPIC -Wall -Wextra -Werror -o $@ $<
 $(BUILD)/t/simt/test_library.run: $(BUILD)/t/simt/standin.so
 
+# Stands in for NCCL over the shim, which is the program's.
+$(BUILD)/t/simt/nccl/libnccl.so.2: t/simt/nccl_standin.cc $(SIMT_HEAD)
+	@mkdir -p $(@D)
+	$(SIMT_CXX) $(SAN_FLAGS) -DPD_SIMT_HOST -fPIC -shared -o $@ $<
+$(BUILD)/t/simt/test_group: PD_LDFLAGS += -rdynamic
+$(BUILD)/t/simt/test_group.run: $(BUILD)/t/simt/nccl/libnccl.so.2
+
 # Whole models: what the logits' oracle asks, of the device kind "cuda".
 $(BUILD)/t/simt/test_logits: $(BUILD)/t/oracle/test_logits.o $(SIMT_OBJ) $(HELP_LIB) $(ROOM_LIBS)
 	$(CXX) $(PD_LDFLAGS) -o $@ $^ -lcmocka $(PD_LIBS)
-
-# The daemon with the shim in it, in a tree that t/cluster takes: t/device/check runs the pair there.
-$(SIMT_TREE)/pd-worker: $(MAIN_OBJ) $(SIMT_OBJ) $(ROOM_LIBS)
-	@mkdir -p $(@D)
-	$(CXX) $(PD_LDFLAGS) -o $@ $^ $(PD_LIBS)
-	ln -sfn ../../../nginx $(@D)/nginx
-	ln -sf ../../../ngx_http_pd_module.so $(@D)/
 
 .PHONY: check-simt check-cuda test-cuda
 check-simt: $(SIMT_TEST:%=%.run)

@@ -1,5 +1,8 @@
 /* Ranks of a group on the CUDA backend: what their kernels add and gather when they meet, whole models on
  * several ranks, and ranks that fail. A rank's pilot is a thread; the shim's launches run in it. */
+#include <dlfcn.h>
+#include <libgen.h>
+#include <limits.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -8,10 +11,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
-#include "kernels/backend.h"
+#include "kernels/cuda/backend.h"
 #include "kernels/cuda/cuda.h"
 #include "t/simt/control.h"
 #include "t/unit/dummy_models.h"
@@ -320,6 +324,151 @@ static void test_a_rank_that_fails_loses_the_group_and_lets_the_other_go(void **
     assert_true(calls > 30);
 }
 
+/* ---- NCCL, or what stands in for it ----------------------------------------------------------- */
+
+static struct {
+    void *library;
+    const char *before; /* what stood in for it */
+    void (*fail_after)(long calls, int error);
+    void (*fail_late)(int error);
+    long (*sums)(void);
+    long (*alive)(void);
+} nccl;
+
+/* Its folder is beside this program. */
+static int open_standin(void **state)
+{
+    static char folder[PATH_MAX + 8];
+    char program[PATH_MAX] = "", path[PATH_MAX + 32];
+
+    (void)state;
+    assert_true(readlink("/proc/self/exe", program, sizeof(program) - 1) > 0);
+    snprintf(folder, sizeof(folder), "%s/nccl", dirname(program));
+    snprintf(path, sizeof(path), "%s/libnccl.so.2", folder);
+    nccl.library = dlopen(path, RTLD_NOW);
+    if (nccl.library == NULL)
+        fail_msg("%s", dlerror());
+    *(void **)&nccl.fail_after = dlsym(nccl.library, "nccl_standin_fail_after");
+    *(void **)&nccl.fail_late = dlsym(nccl.library, "nccl_standin_fail_late");
+    *(void **)&nccl.sums = dlsym(nccl.library, "nccl_standin_sums");
+    *(void **)&nccl.alive = dlsym(nccl.library, "nccl_standin_alive");
+    nccl.before = pd_simt_library_file(PD_CUDA_LIBRARY_NCCL, "libnccl.so.2");
+    model_run_cuda_libraries = folder;
+    pd_cuda_one_shot_bytes = 1024; /* four rows of the dummy models */
+    return 0;
+}
+
+static int close_standin(void **state)
+{
+    (void)state;
+    nccl.fail_after(-1, 0);
+    nccl.fail_late(0);
+    assert_int_equal(nccl.alive(), 0);
+    pd_simt_library_file(PD_CUDA_LIBRARY_NCCL, nccl.before);
+    model_run_cuda_libraries = NULL;
+    pd_cuda_one_shot_bytes = 1 << 20;
+    dlclose(nccl.library);
+    return 0;
+}
+
+/* Six rows at a time are more than the own way takes, single ones are less: these are recorded and replayed. */
+static void test_large_sums_go_through_nccl(void **state)
+{
+    static float expected[VALUES], logits[VALUES];
+
+    (void)state;
+    for (int ranks = 2; ranks <= 4; ranks *= 2) {
+        long sums = nccl.sums();
+        double error;
+
+        model_logits(0, "reference", 1, expected);
+        model_logits(0, "cuda", ranks, logits);
+        error = pd_rig_error(logits, expected, VALUES);
+        if (!(error < 1e-2))
+            fail_msg("%d ranks: error %g", ranks, error);
+        /* the embedding, and two products of each of two layers */
+        assert_int_equal(nccl.sums() - sums, ranks * 5);
+        assert_int_equal(nccl.alive(), 0);
+    }
+}
+
+static void expect_told(const char *libraries, const char *numerics)
+{
+    struct pd_device_info info;
+    struct model_run run;
+    char directory[64];
+
+    open_model(&run, directory);
+    pd_device_describe(run.device, &info);
+    if (strstr(info.libraries, libraries) == NULL)
+        fail_msg("'%s' does not say '%s'", info.libraries, libraries);
+    assert_true((strstr(info.numerics, "nccl") != NULL) == (numerics != NULL));
+    if (numerics != NULL)
+        assert_non_null(strstr(info.numerics, numerics));
+    assert_int_equal(info.ranks_are_exact, model_run_deterministic);
+    assert_int_equal(nccl.alive(), numerics != NULL ? 2 : 0);
+    model_run_close(&run);
+    dummy_model_remove(directory);
+}
+
+static void test_the_line_at_start_says_what_adds(void **state)
+{
+    (void)state;
+    expect_told("; all-reduce by NCCL 2.27.3 beyond 1 KiB", "nccl>1024");
+    model_run_deterministic = true;
+    expect_told("; all-reduce of every size by own kernels: --deterministic", NULL);
+    model_run_deterministic = false;
+    nccl.fail_after(0, 2);
+    expect_told("; all-reduce of every size by own kernels: ncclCommInitAll of 2 GPUs: unhandled "
+                "system error",
+                NULL);
+    nccl.fail_after(-1, 0);
+}
+
+/* A step of six rows; what the group says of it. */
+static int step_of_six(struct model_run *run)
+{
+    struct pd_step *step;
+    int status;
+
+    assert_int_equal(pd_step_acquire(run->device, &step), PD_KERNEL_OK);
+    step->tokens = step->length[0] = step->context[0] = 6;
+    step->sequences = 1;
+    for (int i = 0; i < 6; i++)
+        step->position[i] = step->kv_slot[i] = i;
+    status = pd_graph_launch(pd_model_graph(run->model), step);
+    return status == PD_KERNEL_OK ? pd_step_wait(run->device, step->number, 60000) : status;
+}
+
+/* Of the one rank at the call, while the other waits for it in its own; or of both, later. */
+static void test_errors_of_nccl_lose_the_group_by_name(void **state)
+{
+    (void)state;
+    for (long calls = 0; calls <= 10; calls++) {
+        struct model_run run;
+        char directory[64];
+        int status;
+
+        open_model(&run, directory);
+        if (calls < 10)
+            nccl.fail_after(calls, 2);
+        else
+            nccl.fail_late(2);
+        status = step_of_six(&run);
+        nccl.fail_after(-1, 0);
+        nccl.fail_late(0);
+        assert_int_equal(status, PD_KERNEL_LOST);
+        if (strstr(pd_device_error(run.device), calls < 10
+                                                    ? ": allreduce of 8 rows, 64 -> 64 "
+                                                    : ": the sums of a step: NCCL") == NULL &&
+            strstr(pd_device_error(run.device), "given up") == NULL)
+            fail_msg("after %ld calls: %s", calls, pd_device_error(run.device));
+        model_run_close(&run);
+        dummy_model_remove(directory);
+        assert_int_equal(nccl.alive(), 0);
+    }
+}
+
 static void test_which_gpus_a_group_takes(void **state)
 {
     struct pd_device_options options = pd_rig_options("cuda", NULL, 1);
@@ -358,6 +507,12 @@ int main(void)
         cmocka_unit_test(test_ranks_compute_the_model),
         cmocka_unit_test(test_a_rank_that_fails_loses_the_group_and_lets_the_other_go),
         cmocka_unit_test(test_which_gpus_a_group_takes),
+        cmocka_unit_test_setup_teardown(test_large_sums_go_through_nccl, open_standin,
+                                        close_standin),
+        cmocka_unit_test_setup_teardown(test_the_line_at_start_says_what_adds, open_standin,
+                                        close_standin),
+        cmocka_unit_test_setup_teardown(test_errors_of_nccl_lose_the_group_by_name, open_standin,
+                                        close_standin),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

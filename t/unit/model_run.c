@@ -10,6 +10,7 @@
 
 const char *model_run_weight_cache;
 bool model_run_deterministic;
+const char *model_run_cuda_libraries;
 enum pd_dtype model_run_pool_type = PD_F32;
 
 static void open_device(struct model_run *run, const char *kind, enum pd_precision precision,
@@ -21,6 +22,7 @@ static void open_device(struct model_run *run, const char *kind, enum pd_precisi
         .threads = threads,
         .isa = "auto",
         .cuda_enable = "all",
+        .cuda_libraries = model_run_cuda_libraries,
         .deterministic = model_run_deterministic,
         .precision = precision,
         .max_tokens = MODEL_RUN_TOKENS,

@@ -137,13 +137,12 @@ static void forget_flight(struct pd_engine *engine, bool fail)
     }
 }
 
+/* Whoever owns the engine asks (pd_engine_lost), tells of it once, and ends. */
 static void lose_device(struct pd_engine *engine, const char *what)
 {
     char why[sizeof(engine->lost_why)];
 
     snprintf(why, sizeof(why), "%s: %s", what, pd_device_error(engine->device));
-    pd_log(PD_LOG_ERROR, "engine", "the device is lost: %s; every request is refused from here on",
-           why);
     engine->lost = true;
     while (engine->flight_count > 0)
         forget_flight(engine, false);
