@@ -48,7 +48,7 @@ $(RACE)/%.o: t/simt/%.cc $(SIMT_HEAD)
 	$(SIMT_CXX) -DPD_SIMT_HOST -DPD_SIMT_TSAN -c -o $@ $<
 
 $(RACE)/test_%: $(BUILD)/t/simt/test_%.o $(RACE_OBJ) $(HELP_LIB) $(ROOM_LIBS)
-	$(CXX) -fsanitize=thread -o $@ $^ -lcmocka $(PD_LIBS)
+	$(CXX) -fsanitize=thread -rdynamic -o $@ $^ -lcmocka $(PD_LIBS)
 
 $(RACE)/test_kernels_%: $(BUILD)/t/unit/test_kernels_%.o $(RACE_OBJ) $(HELP_LIB) $(ROOM_LIBS)
 	$(CXX) -fsanitize=thread -o $@ $^ -lcmocka $(PD_LIBS)
@@ -73,11 +73,12 @@ $(BUILD)/t/simt/standin.so: t/simt/standin.c
 $(BUILD)/t/simt/test_library.run: $(BUILD)/t/simt/standin.so
 
 # Stands in for NCCL over the shim, which is the program's.
-$(BUILD)/t/simt/nccl/libnccl.so.2: t/simt/nccl_standin.cc $(SIMT_HEAD)
+$(BUILD)/t/simt/nccl/libnccl.so.2 $(RACE)/nccl/libnccl.so.2: t/simt/nccl_standin.cc $(SIMT_HEAD)
 	@mkdir -p $(@D)
 	$(SIMT_CXX) $(SAN_FLAGS) -DPD_SIMT_HOST -fPIC -shared -o $@ $<
 $(BUILD)/t/simt/test_group: PD_LDFLAGS += -rdynamic
 $(BUILD)/t/simt/test_group.run: $(BUILD)/t/simt/nccl/libnccl.so.2
+check-simt-races: $(RACE)/nccl/libnccl.so.2
 
 # Whole models: what the logits' oracle asks, of the device kind "cuda".
 $(BUILD)/t/simt/test_logits: $(BUILD)/t/oracle/test_logits.o $(SIMT_OBJ) $(HELP_LIB) $(ROOM_LIBS)
