@@ -144,12 +144,12 @@ static void lose_device(struct pd_engine *engine, const char *what)
 
     snprintf(why, sizeof(why), "%s: %s", what, pd_device_error(engine->device));
     engine->lost = true;
-    while (engine->flight_count > 0)
-        forget_flight(engine, false);
-    pd_sequence_abort_all(engine, PD__V1__FAILED__CODE__INTERNAL, "the worker's device has failed");
     pthread_mutex_lock(&engine->load_lock);
     memcpy(engine->lost_why, why, sizeof(why));
     pthread_mutex_unlock(&engine->load_lock);
+    while (engine->flight_count > 0)
+        forget_flight(engine, false);
+    pd_sequence_abort_all(engine, PD__V1__FAILED__CODE__INTERNAL, "the worker's device has failed");
 }
 
 /* The oldest flight did not run, or ended badly. The device may be as good as before. */
