@@ -228,8 +228,6 @@ test-long: venv model
 	    mutants='$(MAKES) mutants' \
 	    kv-model='$(MAKES) check-kv-model-long' \
 	    burst='$(MAKES) check-e2e-burst' \
-	    simt-model='$(MAKES) check-simt-model' \
-	    simt-races='$(PARALLEL) check-simt-races' \
 	    tsan-link='$(PARALLEL) $(TSAN) worker && $(MAKES) $(TSAN) check-link check-worker' \
 	    asan-rdma='$(PARALLEL) $(ASAN) all unit && $(MAKES) $(ASAN) check-rdma RDMA_CASES="conformance faults"' \
 	    asan-hostile='$(PARALLEL) $(ASAN) worker && $(MAKES) $(ASAN) check-hostile-worker' \

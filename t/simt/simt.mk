@@ -99,13 +99,13 @@ else
 	@echo '# skipped: the CUDA kernels were not compiled for sm_80 and sm_90a: there is no nvcc'
 endif
 
-# Minutes: a fiber per thread of every kernel. Two of the tiny models have heads that the kernels take.
+# A fiber per thread of every kernel: a minute or two. Two of the tiny models have heads that the kernels take.
 .PHONY: check-simt-model
 check-simt-model: $(BUILD)/t/simt/test_logits $(TINY_MODELS)/made model
 	PD_DEVICE=cuda PD_ONLY=tiny-mistral PD_TINY_MODELS=$(TINY_MODELS) $<
 	PD_DEVICE=cuda PD_ONLY=tiny-qwen3 PD_TINY_MODELS=$(TINY_MODELS) $<
 	PD_DEVICE=cuda PD_ONLY=test_smollm2 PD_TEXTS=1 PD_MODEL=$(MODEL) $<
 
-test-cuda: check-cuda check-simt check-shown check-device
+test-cuda: check-cuda check-simt check-simt-races check-simt-model check-shown check-device
 
 -include $(wildcard $(BUILD)/t/simt/*.d)
