@@ -78,4 +78,4 @@ check-device: $(SHIM_BUNDLE)/pd-kernel-test $(SHIM_BUNDLE)/pd-worker module venv
 	t/device/bundle $(SHIM_BUNDLE) $(BUILD)
 	t/device/check $(SHIM_BUNDLE)
 	PD_SIMT_FAULT=$(abspath $(SHIM_BUNDLE))/fault t/cluster --build $(SHIM_BUNDLE) --mixed 2 --model t/device/shapes/tiny --ignore random \
-	    --worker-args '--device cuda --load-format dummy --seed 3' -- $(PYTHON) t/e2e/device_lost.py
+	    --worker-args '--device cuda --deterministic --load-format dummy --seed 3' -- $(PYTHON) t/e2e/device_lost.py
