@@ -77,8 +77,8 @@ $(BUILD)/t/simt/nccl/libnccl.so.2 $(RACE)/nccl/libnccl.so.2: t/simt/nccl_standin
 	@mkdir -p $(@D)
 	$(SIMT_CXX) $(SAN_FLAGS) -DPD_SIMT_HOST -fPIC -shared -o $@ $<
 $(BUILD)/t/simt/test_group: PD_LDFLAGS += -rdynamic
-$(BUILD)/t/simt/test_group.run: $(BUILD)/t/simt/nccl/libnccl.so.2
-check-simt-races: $(RACE)/nccl/libnccl.so.2
+$(BUILD)/t/simt/test_group: | $(BUILD)/t/simt/nccl/libnccl.so.2
+$(RACE)/test_group: | $(RACE)/nccl/libnccl.so.2
 
 # Whole models: what the logits' oracle asks, of the device kind "cuda".
 $(BUILD)/t/simt/test_logits: $(BUILD)/t/oracle/test_logits.o $(SIMT_OBJ) $(HELP_LIB) $(ROOM_LIBS)
