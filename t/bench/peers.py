@@ -95,7 +95,7 @@ def ik_start(programs, model, threads):
     port = free_port()
     command = [f"{programs}/llama-server", "-m", model, "-t", str(threads), "-c", "8192", "--host", "127.0.0.1",
                "--port", str(port)]
-    with Server(command, port, 0.001) as server:
+    with Server(command, port, 0.001, cwd=os.path.join(ROOT, "build/peers")) as server:  # it leaves a log there
         return server.seconds
 
 
