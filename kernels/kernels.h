@@ -68,7 +68,6 @@ enum pd_precision {
      * pd_quantize32; plain numbers as F32. */
     PD_PRECISION_INT12,
     PD_PRECISION_BF16, /* all weights but plain f32 and x, both rounded to bf16; sums in f32 */
-    PD_PRECISION_AUTO, /* what the machine does fastest: BF16 where it has tiles for it, else INT12 */
 };
 
 struct pd_device_options {
@@ -76,7 +75,7 @@ struct pd_device_options {
     int threads;      /* cpu: size of the team, of a group: of all ranks' teams together; 0: one per
                        * core this process may use */
     const char *isa; /* cpu: "auto", "baseline", "avx2", "avx512", "vnni", "amx": highest allowed */
-    enum pd_precision precision; /* cpu, reference (there AUTO is F32) */
+    enum pd_precision precision; /* cpu, reference */
     int ordinal;                 /* cuda: which GPU; of a group: rank 0's, the others follow */
     bool one_gpu;                /* cuda: all ranks of a group on that one, slowly: to test them */
     int ranks;                   /* devices of the group; 0 or 1: no group; at most PD_RANKS_MAX */

@@ -132,8 +132,6 @@ static bool choose_precision(const struct isa *isa, struct pd_cpu *cpu, enum pd_
 #if defined(__x86_64__)
     bf16 = isa->integer == &pd_cpu_integer_amx && has_bf16();
 #endif
-    if (asked == PD_PRECISION_AUTO)
-        asked = bf16 ? PD_PRECISION_BF16 : PD_PRECISION_INT12;
     cpu->precision = asked;
     if (asked == PD_PRECISION_INT12)
         cpu->narrow = isa->integer;

@@ -402,10 +402,10 @@ static void print_case(struct model *model, const struct floors *floors,
 
 static enum pd_precision precision_of(const char *name)
 {
-    static const char *const names[] = {"f32", "int12", "bf16", "auto"};
+    static const char *const names[] = {"f32", "int12", "bf16"};
     int i = 0;
 
-    while (i < 3 && strcmp(name, names[i]) != 0)
+    while (i < 2 && strcmp(name, names[i]) != 0)
         i++;
     return (enum pd_precision)i;
 }
@@ -414,7 +414,7 @@ int main(int count, char **arguments)
 {
     int threads = count > 1 ? atoi(arguments[1]) : 2;
     const char *path = count > 2 ? arguments[2] : "auto";
-    enum pd_precision precision = precision_of(count > 3 ? arguments[3] : "auto");
+    enum pd_precision precision = precision_of(count > 3 ? arguments[3] : "int12");
     struct pd_device_info info;
     struct floors floors;
     struct model model;

@@ -22,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "t/unit/kernel_rig.h"
 #include "t/unit/model_run.h"
 
 static const char reference_file[] = "t/oracle/logits.json";
@@ -55,7 +56,7 @@ static bool is_cuda(void)
  * than they may move the greedy token; bench-engine has their divergence. */
 static const struct tolerance *tolerance(enum pd_precision precision)
 {
-    if (precision == PD_PRECISION_AUTO)
+    if (precision == PD_PRECISION_BF16)
         return &BF16;
     return is_cuda() || precision == PD_PRECISION_INT12 ? &HALF : &FLOAT;
 }
@@ -263,13 +264,12 @@ static void test_smollm2_int12(void **state)
     check_smollm2("SmolLM2-135M-Instruct Q4_1, int12", PD_PRECISION_INT12);
 }
 
-/* What a machine chooses for itself: bf16 where it has tiles, else int12 once more. */
-static void test_smollm2_auto(void **state)
+static void test_smollm2_bf16(void **state)
 {
     (void)state;
-    if (is_cuda())
+    if (is_cuda() || !pd_rig_has("amx", PD_PRECISION_BF16))
         skip();
-    check_smollm2("SmolLM2-135M-Instruct Q4_1, auto", PD_PRECISION_AUTO);
+    check_smollm2("SmolLM2-135M-Instruct Q4_1, bf16", PD_PRECISION_BF16);
 }
 
 /* One form of a tiny model, its texts in chunks of several sizes. */
@@ -319,7 +319,7 @@ int main(void)
         TINY("tiny-qwen3"),
         cmocka_unit_test(test_smollm2),
         cmocka_unit_test(test_smollm2_int12),
-        cmocka_unit_test(test_smollm2_auto),
+        cmocka_unit_test(test_smollm2_bf16),
     };
 
     cmocka_set_test_filter(getenv("PD_ONLY"));
