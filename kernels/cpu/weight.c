@@ -40,26 +40,34 @@ static int short_of(int lane, int k)
     return lane / 4 * BLOCK + k;
 }
 
-/* Which int8 is column k of row `lane`. */
-static int signed_of(int lane, int k)
-{
-    return lane * BLOCK + k % 2 * BLOCK / 2 + k / 2;
-}
-
 static int bit_of(int lane)
 {
     return 4 * (lane % 4);
 }
 
-static void put_nibbles(bool by_rows, uint8_t *words, int lane, const int8_t *q, int zero)
+/* Which int8 is column k of row `lane`, where columns lie by rows. */
+static int signed_of(int lane, int k)
 {
-    for (int k = 0; by_rows && k < BLOCK; k++) {
+    return lane * BLOCK + k % 2 * BLOCK / 2 + k / 2;
+}
+
+static void put_nibbles_by_rows(uint8_t *words, int lane, const int8_t *q, int zero)
+{
+    for (int k = 0; k < BLOCK; k++) {
         unsigned others = get_u16(words, short_of(lane, k)) & ~(15u << bit_of(lane));
 
         put_u16(words, short_of(lane, k),
                 (uint16_t)(others | ((unsigned)(q[k] + zero) & 15) << bit_of(lane)));
     }
-    for (int group = 0; !by_rows && group < 4; group++) {
+}
+
+static void put_nibbles(bool by_rows, uint8_t *words, int lane, const int8_t *q, int zero)
+{
+    if (by_rows) {
+        put_nibbles_by_rows(words, lane, q, zero);
+        return;
+    }
+    for (int group = 0; group < 4; group++) {
         uint32_t word = 0;
 
         for (int j = 0; j < 8; j++)
@@ -76,9 +84,12 @@ static uint8_t *byte_at(uint8_t *words, int lane, int column)
 
 static void put_bytes(bool by_rows, uint8_t *words, int lane, const int8_t *q)
 {
-    for (int k = 0; by_rows && k < BLOCK; k++)
-        words[signed_of(lane, k)] = (uint8_t)q[k];
-    for (int k = 0; !by_rows && k < BLOCK; k++)
+    if (by_rows) {
+        for (int k = 0; k < BLOCK; k++)
+            words[signed_of(lane, k)] = (uint8_t)q[k];
+        return;
+    }
+    for (int k = 0; k < BLOCK; k++)
         *byte_at(words, lane, k) = (uint8_t)(q[k] + 128);
 }
 

@@ -198,11 +198,24 @@ static void test_a_reader_goes_on_alone(void **state)
     close_pair();
 }
 
+/* Request 0's blocks are on their way, held up; request 1, of the same prompt, goes straight to the reader. */
+static void begin_behind(void)
+{
+    struct lab_options options = lab_defaults();
+
+    open_pair(&options, &options);
+    double_net_hold(net, DOUBLE_HOLD_DATA);
+    start_pair();
+    lab_submit(&source, prefill_request(0, prompt, LONG));
+    lab_submit(&reader, decode_request(0, LONG));
+    lab_wait_placed(&reader, 0);
+    lab_submit(&reader, lab_request(&reader, 1, prompt, LONG));
+}
+
 /* One that goes straight to the reader waits for what is being received, where that is at least half
  * of it, and computes a shorter beginning itself. */
 static void test_what_is_received_is_not_computed(void **state)
 {
-    struct lab_options options = lab_defaults();
     struct lab_answer *behind = &reader.answers[1];
     int32_t answer[LONG], other[SHORT];
     char beginning[PROMPT / 2];
@@ -211,13 +224,7 @@ static void test_what_is_received_is_not_computed(void **state)
     snprintf(beginning, sizeof(beginning), "%.*s", (int)sizeof(beginning) - 1, prompt);
     lab_oracle(prompt, NULL, answer, LONG);
     lab_oracle(beginning, NULL, other, SHORT);
-    open_pair(&options, &options);
-    double_net_hold(net, DOUBLE_HOLD_DATA);
-    start_pair();
-    lab_submit(&source, prefill_request(0, prompt, LONG));
-    lab_submit(&reader, decode_request(0, LONG));
-    lab_wait_placed(&reader, 0);
-    lab_submit(&reader, lab_request(&reader, 1, prompt, LONG));
+    begin_behind();
     lab_submit(&reader, lab_request(&reader, 2, beginning, SHORT));
     lab_expect(&reader, 2, other, SHORT);
     assert_int_equal(reader.answers[2].end.cached_tokens, 0);
@@ -232,18 +239,11 @@ static void test_what_is_received_is_not_computed(void **state)
 
 static void test_what_does_not_come_is_computed(void **state)
 {
-    struct lab_options options = lab_defaults();
     int32_t answer[LONG];
 
     (void)state;
     lab_oracle(prompt, NULL, answer, LONG);
-    open_pair(&options, &options);
-    double_net_hold(net, DOUBLE_HOLD_DATA);
-    start_pair();
-    lab_submit(&source, prefill_request(0, prompt, LONG));
-    lab_submit(&reader, decode_request(0, LONG));
-    lab_wait_placed(&reader, 0);
-    lab_submit(&reader, lab_request(&reader, 1, prompt, LONG));
+    begin_behind();
     lab_submit(&reader,
                lab_request(&reader, 9, "!", 1)); /* behind what the reader was told so far */
     assert_false(lab_wait(&reader, 9)->failed);
