@@ -126,7 +126,7 @@ ngx_http_pd_json_plain(u_char *p, u_char *last)
     do {
         p = ngx_http_pd_json_scan(next, last);
 
-        if (p == last) {
+        if (p == last || *p < 0x80) {
             break;
         }
 
@@ -176,7 +176,17 @@ ngx_http_pd_json_scan(u_char *p, u_char *last)
     int      mask, first, second;
     __m128i  stop;
 
-    /* where the text is long, one look at 64 bytes */
+    /* a first look, which most strings end in; of a long one, at 64 bytes */
+
+    if (last - p >= 16) {
+        mask = _mm_movemask_epi8(ngx_http_pd_json_look(p));
+
+        if (mask) {
+            return p + __builtin_ctz(mask);
+        }
+
+        p += 16;
+    }
 
     while (last - p >= 64
            && !_mm_movemask_epi8(

@@ -30,6 +30,8 @@ static ngx_int_t ngx_http_pd_openai_type(ngx_http_pd_parse_t *parse,
 static ngx_int_t ngx_http_pd_openai_enter(ngx_http_pd_parse_t *parse,
     const ngx_http_pd_level_t *level);
 static ngx_int_t ngx_http_pd_openai_leave(ngx_http_pd_parse_t *parse);
+static ngx_int_t ngx_http_pd_openai_missing(ngx_http_pd_parse_t *parse,
+    ngx_http_pd_frame_t *frame);
 static ngx_int_t ngx_http_pd_openai_string(ngx_http_pd_parse_t *parse);
 static ngx_int_t ngx_http_pd_openai_find(const ngx_http_pd_level_t *level,
     ngx_str_t *name);
@@ -54,6 +56,11 @@ static const char  *ngx_http_pd_openai_types[] = {
 };
 
 
+/* bodies mostly come whole, one after another: then this one does for all */
+
+static ngx_http_pd_parse_t  *ngx_http_pd_openai_spare;
+
+
 ngx_http_pd_parse_t *
 ngx_http_pd_openai_create(ngx_http_pd_openai_t *request,
     ngx_http_pd_error_t *error, ngx_uint_t surface, off_t size,
@@ -61,9 +68,14 @@ ngx_http_pd_openai_create(ngx_http_pd_openai_t *request,
 {
     ngx_http_pd_parse_t  *parse;
 
-    parse = ngx_alloc(sizeof(ngx_http_pd_parse_t), log);
+    parse = ngx_http_pd_openai_spare;
+    ngx_http_pd_openai_spare = NULL;
+
     if (parse == NULL) {
-        return NULL;
+        parse = ngx_alloc(sizeof(ngx_http_pd_parse_t), log);
+        if (parse == NULL) {
+            return NULL;
+        }
     }
 
     ngx_memzero(parse, offsetof(ngx_http_pd_parse_t, scratch));
@@ -83,7 +95,7 @@ ngx_http_pd_openai_create(ngx_http_pd_openai_t *request,
     if (ngx_array_init(&request->prompts, pool, 1, sizeof(ngx_http_pd_rope_t))
         != NGX_OK)
     {
-        ngx_free(parse);
+        ngx_http_pd_openai_destroy(parse);
         return NULL;
     }
 
@@ -103,6 +115,11 @@ ngx_http_pd_openai_create(ngx_http_pd_openai_t *request,
 void
 ngx_http_pd_openai_destroy(ngx_http_pd_parse_t *parse)
 {
+    if (ngx_http_pd_openai_spare == NULL) {
+        ngx_http_pd_openai_spare = parse;
+        return;
+    }
+
     ngx_free(parse);
 }
 
@@ -358,6 +375,7 @@ ngx_http_pd_openai_key(void *data, ngx_str_t *name)
     frame->seen[n / 64] |= (uint64_t) 1 << (n % 64);
     frame->field = &level->fields[n];
     frame->name = frame->field->name;
+    frame->required += !!(frame->field->flags & NGX_HTTP_PD_FIELD_REQUIRED);
 
     return NGX_OK;
 }
@@ -501,11 +519,28 @@ ngx_http_pd_openai_enter(ngx_http_pd_parse_t *parse,
 static ngx_int_t
 ngx_http_pd_openai_leave(ngx_http_pd_parse_t *parse)
 {
-    ngx_uint_t                  n;
-    ngx_http_pd_frame_t        *frame;
-    const ngx_http_pd_field_t  *field;
+    ngx_http_pd_frame_t  *frame;
 
     frame = &parse->frames[parse->depth - 1];
+
+    if (frame->required < frame->level->required) {
+        return ngx_http_pd_openai_missing(parse, frame);
+    }
+
+    parse->depth--;
+
+    return frame->level->close ? frame->level->close(parse) : NGX_OK;
+}
+
+
+/* refuses what lacks a field, and names the first such one */
+
+static ngx_int_t
+ngx_http_pd_openai_missing(ngx_http_pd_parse_t *parse,
+    ngx_http_pd_frame_t *frame)
+{
+    ngx_uint_t                  n;
+    const ngx_http_pd_field_t  *field;
 
     for (n = 0; n < frame->level->nfields; n++) {
         field = &frame->level->fields[n];
@@ -515,16 +550,12 @@ ngx_http_pd_openai_leave(ngx_http_pd_parse_t *parse)
             && !(frame->seen[n / 64] & ((uint64_t) 1 << (n % 64))))
         {
             frame->name = field->name;
-
-            return ngx_http_pd_openai_error(parse,
-                                            "missing_required_parameter",
-                                            "Missing required parameter:", "");
+            break;
         }
     }
 
-    parse->depth--;
-
-    return frame->level->close ? frame->level->close(parse) : NGX_OK;
+    return ngx_http_pd_openai_error(parse, "missing_required_parameter",
+                                    "Missing required parameter:", "");
 }
 
 
@@ -582,6 +613,10 @@ ngx_http_pd_openai_find(const ngx_http_pd_level_t *level, ngx_str_t *name)
         candidate = &level->fields[middle].name;
 
         order = (ngx_int_t) name->len - (ngx_int_t) candidate->len;
+
+        if (order == 0) {
+            order = name->data[0] - candidate->data[0];
+        }
 
         if (order == 0) {
             order = ngx_memcmp(name->data, candidate->data, name->len);

@@ -81,7 +81,7 @@ static const ngx_http_pd_field_t  ngx_http_pd_part_fields[] = {
 static const ngx_http_pd_level_t  ngx_http_pd_part = {
     ngx_http_pd_part_fields,
     sizeof(ngx_http_pd_part_fields) / sizeof(ngx_http_pd_field_t),
-    NULL, 0, NULL, NULL
+    2, NULL, 0, NULL, NULL
 };
 
 
@@ -91,7 +91,7 @@ static const ngx_http_pd_field_t  ngx_http_pd_content_element = {
 };
 
 static const ngx_http_pd_level_t  ngx_http_pd_content = {
-    NULL, 0, &ngx_http_pd_content_element, 0, NULL, ngx_http_pd_content_close
+    NULL, 0, 0, &ngx_http_pd_content_element, 0, NULL, ngx_http_pd_content_close
 };
 
 
@@ -141,7 +141,7 @@ static const ngx_http_pd_field_t  ngx_http_pd_message_fields[] = {
 static const ngx_http_pd_level_t  ngx_http_pd_message = {
     ngx_http_pd_message_fields,
     sizeof(ngx_http_pd_message_fields) / sizeof(ngx_http_pd_field_t),
-    NULL, 0, ngx_http_pd_message_open, ngx_http_pd_message_close
+    1, NULL, 0, ngx_http_pd_message_open, ngx_http_pd_message_close
 };
 
 
@@ -151,7 +151,7 @@ static const ngx_http_pd_field_t  ngx_http_pd_messages_element = {
 };
 
 const ngx_http_pd_level_t  ngx_http_pd_messages = {
-    NULL, 0, &ngx_http_pd_messages_element, NGX_HTTP_PD_MAX_MESSAGES,
+    NULL, 0, 0, &ngx_http_pd_messages_element, NGX_HTTP_PD_MAX_MESSAGES,
     ngx_http_pd_messages_open, ngx_http_pd_messages_close
 };
 

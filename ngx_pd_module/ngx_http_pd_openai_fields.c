@@ -70,7 +70,7 @@ static const ngx_http_pd_field_t  ngx_http_pd_stop_element =
     ngx_http_pd_element(NGX_HTTP_PD_TAKES_STRING, ngx_http_pd_field_stop);
 
 static const ngx_http_pd_level_t  ngx_http_pd_stop_level = {
-    NULL, 0, &ngx_http_pd_stop_element, NGX_HTTP_PD_MAX_STOPS, NULL, NULL
+    NULL, 0, 0, &ngx_http_pd_stop_element, NGX_HTTP_PD_MAX_STOPS, NULL, NULL
 };
 
 
@@ -81,7 +81,7 @@ static const ngx_http_pd_field_t  ngx_http_pd_stop_token_element = {
 };
 
 static const ngx_http_pd_level_t  ngx_http_pd_stop_token_level = {
-    NULL, 0, &ngx_http_pd_stop_token_element, NGX_HTTP_PD_MAX_STOP_TOKENS,
+    NULL, 0, 0, &ngx_http_pd_stop_token_element, NGX_HTTP_PD_MAX_STOP_TOKENS,
     NULL, NULL
 };
 
@@ -93,7 +93,7 @@ static const ngx_http_pd_field_t  ngx_http_pd_bias_element = {
 };
 
 static const ngx_http_pd_level_t  ngx_http_pd_bias_level = {
-    NULL, 0, &ngx_http_pd_bias_element, NGX_HTTP_PD_MAX_BIASES, NULL, NULL
+    NULL, 0, 0, &ngx_http_pd_bias_element, NGX_HTTP_PD_MAX_BIASES, NULL, NULL
 };
 
 
@@ -111,7 +111,7 @@ static const ngx_http_pd_field_t  ngx_http_pd_stream_options_fields[] = {
 
 static const ngx_http_pd_level_t  ngx_http_pd_stream_options_level = {
     ngx_http_pd_fields(ngx_http_pd_stream_options_fields),
-    NULL, 0, ngx_http_pd_field_stream_options, NULL
+    0, NULL, 0, ngx_http_pd_field_stream_options, NULL
 };
 
 
@@ -127,7 +127,7 @@ static const ngx_http_pd_field_t  ngx_http_pd_format_fields[] = {
 };
 
 static const ngx_http_pd_level_t  ngx_http_pd_format_level = {
-    ngx_http_pd_fields(ngx_http_pd_format_fields), NULL, 0, NULL, NULL
+    ngx_http_pd_fields(ngx_http_pd_format_fields), 1, NULL, 0, NULL, NULL
 };
 
 
@@ -140,7 +140,7 @@ static const ngx_http_pd_field_t  ngx_http_pd_tools_element = {
 };
 
 static const ngx_http_pd_level_t  ngx_http_pd_tools_level = {
-    NULL, 0, &ngx_http_pd_tools_element, 0, NULL, NULL
+    NULL, 0, 0, &ngx_http_pd_tools_element, 0, NULL, NULL
 };
 
 
@@ -151,7 +151,7 @@ static const ngx_http_pd_field_t  ngx_http_pd_modalities_element = {
 };
 
 static const ngx_http_pd_level_t  ngx_http_pd_modalities_level = {
-    NULL, 0, &ngx_http_pd_modalities_element, 0, NULL, NULL
+    NULL, 0, 0, &ngx_http_pd_modalities_element, 0, NULL, NULL
 };
 
 
@@ -333,7 +333,7 @@ static const ngx_http_pd_field_t  ngx_http_pd_root_fields[] = {
 
 
 static const ngx_http_pd_level_t  ngx_http_pd_root_level = {
-    ngx_http_pd_fields(ngx_http_pd_root_fields), NULL, 0, NULL, NULL
+    ngx_http_pd_fields(ngx_http_pd_root_fields), 2, NULL, 0, NULL, NULL
 };
 
 

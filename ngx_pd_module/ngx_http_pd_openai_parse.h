@@ -82,6 +82,7 @@ struct ngx_http_pd_field_s {
 struct ngx_http_pd_level_s {
     const ngx_http_pd_field_t  *fields;     /* sorted by length, then name */
     ngx_uint_t                  nfields;
+    ngx_uint_t                  required;   /* of them, on each surface */
     const ngx_http_pd_field_t  *element;    /* instead: of a list or a map */
     ngx_uint_t                  max;        /* elements of it */
     ngx_http_pd_level_pt        open;
@@ -94,6 +95,7 @@ typedef struct {
     const ngx_http_pd_field_t  *field;      /* of the key read last */
     ngx_str_t                   name;       /* that key; in a list: empty */
     ngx_uint_t                  count;      /* elements begun */
+    ngx_uint_t                  required;   /* fields that came and had to */
     uint64_t                    seen[2];    /* fields that came, by index */
 } ngx_http_pd_frame_t;
 

@@ -58,7 +58,7 @@ static const ngx_http_pd_field_t  ngx_http_pd_tokens_element = {
 };
 
 static const ngx_http_pd_level_t  ngx_http_pd_tokens = {
-    NULL, 0, &ngx_http_pd_tokens_element, 0,
+    NULL, 0, 0, &ngx_http_pd_tokens_element, 0,
     ngx_http_pd_tokens_open, ngx_http_pd_tokens_close
 };
 
@@ -72,7 +72,7 @@ static const ngx_http_pd_field_t  ngx_http_pd_prompts_element = {
 };
 
 const ngx_http_pd_level_t  ngx_http_pd_prompts = {
-    NULL, 0, &ngx_http_pd_prompts_element, 0,
+    NULL, 0, 0, &ngx_http_pd_prompts_element, 0,
     ngx_http_pd_prompts_open, ngx_http_pd_prompts_close
 };
 
