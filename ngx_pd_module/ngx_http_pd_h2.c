@@ -285,6 +285,10 @@ ngx_http_pd_h2_recv(ngx_http_pd_h2_t *h2)
         if (h2->ended) {
             return NGX_OK;
         }
+
+        if (!c->read->ready) {
+            return ngx_handle_read_event(c->read, 0);
+        }
     }
 
     /* others' turn */

@@ -21,7 +21,7 @@ typedef struct ngx_http_pd_h2_s  ngx_http_pd_h2_t;
 
 typedef struct {
 
-    /* the next bytes of our side, length prefixes included; 0: none now */
+    /* our side's next bytes, prefixes included; less than "size": no more */
     size_t     (*fill)(void *data, u_char *buf, size_t size);
 
     /* one message of the other side; all but NGX_OK ends the stream */

@@ -284,6 +284,10 @@ ngx_http_pd_h2_write_data(ngx_http_pd_h2_t *h2)
         h2->out_last = ngx_http_pd_h2_header(h2->out_last, n, NGHTTP2_DATA,
                                              h2->stream)
                        + n;
+
+        if (n < (size_t) size) {
+            return;
+        }
     }
 }
 

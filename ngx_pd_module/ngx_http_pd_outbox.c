@@ -141,26 +141,26 @@ ngx_http_pd_outbox_fill(ngx_http_pd_outbox_t *outbox, u_char *buf, size_t size)
 
     p = buf;
 
-    for ( ;; ) {
+    while ((size_t) (p - buf) < size) {
+
+        if (outbox->pos == outbox->last) {
+
+            if (!ngx_queue_empty(&outbox->notes)) {
+                ngx_http_pd_outbox_take_note(outbox);
+
+            } else if (!ngx_queue_empty(&outbox->submissions)) {
+                ngx_http_pd_outbox_take_part(outbox);
+
+            } else {
+                break;
+            }
+        }
+
         n = ngx_min((size_t) (outbox->last - outbox->pos),
                     size - (size_t) (p - buf));
 
         p = ngx_cpymem(p, outbox->pos, n);
         outbox->pos += n;
-
-        if ((size_t) (p - buf) == size) {
-            break;
-        }
-
-        if (!ngx_queue_empty(&outbox->notes)) {
-            ngx_http_pd_outbox_take_note(outbox);
-
-        } else if (!ngx_queue_empty(&outbox->submissions)) {
-            ngx_http_pd_outbox_take_part(outbox);
-
-        } else {
-            break;
-        }
     }
 
     return p - buf;

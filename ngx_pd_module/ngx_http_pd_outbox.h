@@ -79,7 +79,7 @@ void ngx_http_pd_outbox_submit(ngx_http_pd_outbox_t *outbox,
 ngx_uint_t ngx_http_pd_outbox_remove(ngx_http_pd_outbox_t *outbox,
     ngx_http_pd_submission_t *submission);
 
-/* the next bytes of the stream; 0: there are none */
+/* the next bytes of the stream; less than "size": there are no more */
 size_t ngx_http_pd_outbox_fill(ngx_http_pd_outbox_t *outbox, u_char *buf,
     size_t size);
 

@@ -39,28 +39,12 @@ ngx_http_pd_rope_reserve(ngx_http_pd_rope_t *rope, size_t len)
 
 
 ngx_int_t
-ngx_http_pd_rope_append(ngx_http_pd_rope_t *rope, u_char *p, size_t len)
+ngx_http_pd_rope_more(ngx_http_pd_rope_t *rope, u_char *p, size_t len)
 {
     size_t      n;
     ngx_buf_t  *b;
 
-    if (len == 0) {
-
-        /* an empty string may have no address */
-
-        return NGX_OK;
-    }
-
-    if (rope->last) {
-        b = rope->last->buf;
-
-        if (len <= (size_t) (b->end - b->last)) {
-            b->last = ngx_cpymem(b->last, p, len);
-            rope->size += len;
-
-            return NGX_OK;
-        }
-    }
+    /* an empty string may have no address */
 
     while (len) {
         b = ngx_http_pd_rope_room(rope, 1);

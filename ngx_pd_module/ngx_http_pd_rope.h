@@ -40,8 +40,30 @@ typedef struct {
 /* room for "len" (<= rope->buffer) bytes in one piece, counted as written */
 u_char *ngx_http_pd_rope_reserve(ngx_http_pd_rope_t *rope, size_t len);
 
-ngx_int_t ngx_http_pd_rope_append(ngx_http_pd_rope_t *rope, u_char *p,
+/* appends what the last buffer may have no room for */
+ngx_int_t ngx_http_pd_rope_more(ngx_http_pd_rope_t *rope, u_char *p,
     size_t len);
+
+/* most has room, and much is a literal, whose length the compiler knows */
+
+static ngx_inline ngx_int_t
+ngx_http_pd_rope_append(ngx_http_pd_rope_t *rope, u_char *p, size_t len)
+{
+    ngx_buf_t  *b;
+
+    if (len && rope->last) {
+        b = rope->last->buf;
+
+        if (len <= (size_t) (b->end - b->last)) {
+            b->last = ngx_cpymem(b->last, p, len);
+            rope->size += len;
+
+            return NGX_OK;
+        }
+    }
+
+    return ngx_http_pd_rope_more(rope, p, len);
+}
 
 /* "p" as the inside of a JSON string; what is not UTF-8 becomes U+FFFD */
 ngx_int_t ngx_http_pd_rope_escape(ngx_http_pd_rope_t *rope, u_char *p,
