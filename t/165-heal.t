@@ -65,12 +65,12 @@ run_tests();
 __DATA__
 
 === TEST 1: in the middle of a sum
---- inside: ngx_http_pd_choose_blocks
+--- inside: ngx_http_pd_load_charge+2
 
 
 
 === TEST 2: in the middle of another sum
---- inside: ngx_http_pd_choose_blocks 4
+--- inside: ngx_http_pd_load_charge+2 2
 
 
 
@@ -85,4 +85,4 @@ __DATA__
 
 
 === TEST 5: while it ends a request
---- inside: ngx_http_pd_ledger_run
+--- inside: ngx_http_pd_ledger_run_cluster

@@ -1,8 +1,9 @@
-"""Kills a process at the moment when it enters a function.
+"""Kills a process at the moment when it enters a function, or soon after.
 
-    kill_inside.py PID MODULE FUNCTION [N]
+    kill_inside.py PID MODULE FUNCTION[+CHANGES] [N]
 
-says "armed" when the trap is set, and "killed" when the process has run into
+CHANGES of what the processes share are what it still gets to make, however
+many instructions a build needs for them. The script says "armed" when the trap is set, and "killed" when the process has run into
 it (for the N-th time) and was ended by SIGKILL there. Exit status 77: not
 possible on this machine.
 """
@@ -40,7 +41,7 @@ def address_of(pid, module, function):
             offset = int(words[0], 16)
             break
     else:
-        sys.exit(f"no function {function} in {module}")
+        sys.exit(f"no function {function} in {module}, or it is inlined")
     with open(f"/proc/{pid}/maps") as maps:
         base = min(int(line.split("-")[0], 16) for line in maps
                    if line.rstrip().endswith(os.path.realpath(module)))
@@ -69,8 +70,41 @@ def pass_by(pid, address, original, trap):
     ptrace(POKE, pid, address, trap)
 
 
+def shared(pid):
+    """The ranges of memory that it can write and others see."""
+    with open(f"/proc/{pid}/maps") as maps:
+        for line in maps:
+            words = line.split()
+            if words[1].startswith("rw-s"):
+                yield tuple(int(end, 16) for end in words[0].split("-"))
+
+
+def let_it_change(pid, changes):
+    """Lets it go on, step by step, until it has changed what is shared."""
+    ranges = list(shared(pid))
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        def look():
+            seen = []
+            for start, end in ranges:
+                memory.seek(start)
+                seen.append(memory.read(end - start))
+            return seen
+
+        before = look()
+        for _ in range(10000):
+            ptrace(STEP, pid)
+            os.waitpid(pid, 0)
+            after = look()
+            changes -= after != before
+            if not changes:
+                return
+            before = after
+    sys.exit("it changes nothing that is shared")
+
+
 def main():
-    pid, module, function = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+    pid, module = int(sys.argv[1]), sys.argv[2]
+    function, _, changes = sys.argv[3].partition("+")
     times = int(sys.argv[4]) if len(sys.argv) > 4 else 1
     if platform.machine() != "x86_64":
         sys.exit(77)
@@ -90,6 +124,9 @@ def main():
         if time + 1 < times:
             pass_by(pid, address, original, trap)
             ptrace(CONT, pid)
+    if changes:
+        pass_by(pid, address, original, trap)
+        let_it_change(pid, int(changes))
     os.kill(pid, signal.SIGKILL)
     print("killed", flush=True)
 
