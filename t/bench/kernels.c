@@ -7,7 +7,6 @@
  * Prints a table to stderr and one line of JSON to stdout. Figures vary with the machine's mood: look
  * at ratios, and at the barrier's nanoseconds, before comparing two runs. */
 #include <math.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -261,52 +260,27 @@ static double time_step(struct model *model, int sequences, int rows, int positi
 
 /* ---- what the machine can do ----------------------------------------------------------------- */
 
-struct limits {
-    struct pd_team *team;
-    float *memory; /* [threads][floats] */
-    size_t floats;
-    uint64_t sink[64];
-};
+enum { BARRIERS = 2000, REPEATS = 7 };
 
-enum { BARRIERS = 2000 };
-
-static void barrier_job(void *context, int thread)
+static void barrier_job(void *team, int thread)
 {
     (void)thread;
     for (int i = 0; i < BARRIERS; i++)
-        pd_team_barrier(((struct limits *)context)->team);
+        pd_team_barrier(team);
 }
 
-/* Sixteen bytes a load, eight sums: the memory is the limit, not the adding. */
-static void read_job(void *context, int thread)
-{
-    typedef uint64_t pair __attribute__((vector_size(16)));
-    struct limits *limits = context;
-    const pair *at = (const pair *)(limits->memory + (size_t)thread * limits->floats);
-    pair sums[8] = {{0}};
-
-    for (size_t i = 0; i < limits->floats / 4; i += 8) {
-        for (int j = 0; j < 8; j++)
-            sums[j] += at[i + (size_t)j];
-    }
-    for (int j = 1; j < 8; j++)
-        sums[0] += sums[j];
-    limits->sink[thread % 64] = sums[0][0] + sums[0][1];
-}
-
-static double best_of(struct limits *limits, pd_team_job *job)
+static double least_barrier(struct pd_team *team)
 {
     double best = 1e9;
 
-    for (int i = 0; i < 7; i++) {
-        double before = now(), after;
+    for (int i = 0; i < REPEATS; i++) {
+        double before = now(), took;
 
-        pd_team_run(limits->team, job, limits);
-        after = now();
-        if (after - before < best)
-            best = after - before;
+        pd_team_run(team, barrier_job, team);
+        took = now() - before;
+        best = took < best ? took : best;
     }
-    return best;
+    return best / BARRIERS;
 }
 
 struct floors {
@@ -319,21 +293,16 @@ struct floors {
 /* `path`: which instructions bytes may be multiplied with. */
 static struct floors measure_floors(int threads, const char *path)
 {
-    struct limits limits = {.team = pd_team_create(threads), .floats = (size_t)16 << 20};
-    size_t floats = (size_t)threads * limits.floats;
+    struct pd_team *team = pd_team_create(threads);
     struct floors floors;
 
-    limits.memory = malloc(floats * sizeof(float));
-    if (limits.team == NULL || limits.memory == NULL)
+    if (team == NULL)
         exit(1);
-    for (size_t i = 0; i < floats; i++)
-        limits.memory[i] = 1;
-    floors.read = 1e-9 * (double)(floats * sizeof(float)) / best_of(&limits, read_job);
-    floors.barrier = 1e9 * best_of(&limits, barrier_job) / BARRIERS;
-    free(limits.memory);
-    floors.f32 = pd_peak_f32(limits.team);
-    floors.int8 = pd_peak_int8(limits.team, path, &floors.int8_name);
-    pd_team_destroy(limits.team);
+    floors.read = pd_peak_read(team);
+    floors.barrier = 1e9 * least_barrier(team);
+    floors.f32 = pd_peak_f32(team);
+    floors.int8 = pd_peak_int8(team, path, &floors.int8_name);
+    pd_team_destroy(team);
     return floors;
 }
 

@@ -1,6 +1,8 @@
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -13,7 +15,7 @@
 #include "t/bench/peaks.h"
 
 /* So many independent sums hide an instruction's latency. */
-enum { CHAINS = 12, TILES = 4, ROUNDS = 200000, REPEATS = 7 };
+enum { CHAINS = 12, TILES = 4, ROUNDS = 200000, REPEATS = 15 };
 
 typedef void multiply(void);
 
@@ -164,17 +166,24 @@ static double seconds(void)
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-static double measure(struct pd_team *team, const struct way *way)
+static double least_seconds(struct pd_team *team, pd_team_job *run, void *context)
 {
     double best = 1e9;
 
     for (int i = 0; i < REPEATS; i++) {
         double before = seconds(), took;
 
-        pd_team_run(team, job, (void *)(uintptr_t)way);
+        pd_team_run(team, run, context);
         took = seconds() - before;
         best = took < best ? took : best;
     }
+    return best;
+}
+
+static double measure(struct pd_team *team, const struct way *way)
+{
+    double best = least_seconds(team, job, (void *)(uintptr_t)way);
+
     return 1e-9 * way->operations * pd_team_threads(team) / best;
 }
 
@@ -199,4 +208,80 @@ double pd_peak_int8(struct pd_team *team, const char *path, const char **name)
         return measure(team, way);
     }
     return 0;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+/* As few pages as there can be, the widest loads, and several places at once: hardware fetches ahead for
+ * each place by itself and stops at every page's end, so that one place alone is read more slowly. */
+enum { PLACES = 4, LINES = 2 };
+
+static const size_t PART = (size_t)64 << 20, HUGE_PAGE = (size_t)2 << 20; /* a thread's bytes */
+
+typedef uint64_t read_part(const uint8_t *from);
+
+/* The compiler makes of a line what the function's target has. */
+#define READER(name)                                                                               \
+    static uint64_t name(const uint8_t *from)                                                      \
+    {                                                                                              \
+        typedef uint64_t line __attribute__((vector_size(64)));                                    \
+        line sums[LINES] = {{0}};                                                                  \
+                                                                                                   \
+        for (size_t at = 0; at < PART / PLACES; at += sizeof(sums)) {                              \
+            for (size_t place = at; place < PART; place += PART / PLACES) {                        \
+                for (size_t i = 0; i < LINES; i++)                                                 \
+                    sums[i] += ((const line *)(from + place))[i];                                  \
+            }                                                                                      \
+        }                                                                                          \
+        for (size_t i = 1; i < LINES; i++)                                                         \
+            sums[0] += sums[i];                                                                    \
+        return sums[0][0] + sums[0][1] + sums[0][2] + sums[0][3] + sums[0][4] + sums[0][5] +       \
+               sums[0][6] + sums[0][7];                                                            \
+    }
+
+READER(read_plainly)
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) READER(read_avx2) __attribute__((target("avx512f")))
+READER(read_avx512)
+#endif
+
+    static read_part *widest_reader(void)
+{
+#if defined(__x86_64__)
+    if (has_avx512())
+        return read_avx512;
+    if (has_avx2())
+        return read_avx2;
+#endif
+    return read_plainly;
+}
+
+struct reading {
+    read_part *read;
+    const uint8_t *memory; /* PART of each thread */
+    _Atomic uint64_t sum;  /* so that somebody wants what is read */
+};
+
+static void read_job(void *context, int thread)
+{
+    struct reading *reading = context;
+
+    reading->sum += reading->read(reading->memory + (size_t)thread * PART);
+}
+
+double pd_peak_read(struct pd_team *team)
+{
+    size_t size = (size_t)pd_team_threads(team) * PART;
+    uint8_t *memory = aligned_alloc(HUGE_PAGE, size);
+    struct reading reading = {widest_reader(), memory, 0};
+    double best;
+
+    if (memory == NULL)
+        return 0;
+    madvise(memory, size, MADV_HUGEPAGE); /* a wish */
+    memset(memory, 1, size);
+    best = least_seconds(team, read_job, &reading);
+    free(memory);
+    return 1e-9 * (double)size / best;
 }
