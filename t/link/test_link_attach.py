@@ -7,6 +7,7 @@ from rig import (CANCELLED, CAPACITY, CONTEXT_LENGTH, DECODE, DRAINING, INTERNAL
                  PREFILL, TICKET, part_messages, pd, stats, wait_for)
 
 CODE = grpc.StatusCode
+LONG = b"x" * 3000  # more than the link's own thread takes upon itself
 
 
 class Hello(Case):
@@ -477,7 +478,7 @@ class Cancels(Case):
 
     def test_while_intake_works_on_it(self):
         frontend = self.frontend()
-        frontend.submit(1, chat=[("slow", b"x")] * 5, request_id="hold")
+        frontend.submit(1, chat=[("slow", LONG)] * 5, request_id="hold")
         frontend.submit(2, text=b"x", request_id="hold")  # queues behind it
         frontend.cancel(1)
         frontend.cancel(2)
@@ -485,9 +486,17 @@ class Cancels(Case):
         self.assertEqual(frontend.failed(2).code, CANCELLED)
         self.assertFalse(self.worker.seen("submit", "request=2 "), "it was not worked on")
 
+    def test_a_short_one_does_not_pass_a_long_one(self):
+        frontend = self.frontend()
+        frontend.submit(1, chat=[("slow", LONG)])
+        frontend.submit(2, text=b"x")
+        frontend.finished(1)
+        frontend.finished(2)
+        self.assertIn("request=1 ", self.worker.seen("submit")[0])
+
     def test_the_stream_ends_while_intake_works(self):
         frontend = self.frontend()
-        frontend.submit(1, chat=[("slow", b"x")], request_id="hold")
+        frontend.submit(1, chat=[("slow", LONG)], request_id="hold")
         wait_for("the submission", lambda: self.counter("submissions") == 1)
         frontend.close()
         self.worker.wait_line("forget")

@@ -5,7 +5,10 @@
 #include "proto/pd.pb-c.h"
 #include "worker/base/log.h"
 
-enum { RETRY_AFTER_MS = 1000 };
+enum {
+    RETRY_AFTER_MS = 1000,
+    SHORT_BYTES = 2048, /* a submission of them takes some 50 us */
+};
 
 struct pd_intake {
     const struct pd_link_identity *identity;
@@ -13,6 +16,7 @@ struct pd_intake {
     void (*failed)(void *context, const struct pd_failure *failure);
     void *context;
     struct pd_mailbox box;
+    atomic_size_t under_way; /* jobs in the mailbox and in the thread's hands */
     atomic_bool closing;
     pthread_t thread;
 };
@@ -96,6 +100,13 @@ static void work_on(struct pd_intake *intake, struct pd_job *job)
     }
 }
 
+static void finish(struct pd_intake *intake, struct pd_job *job)
+{
+    work_on(intake, job);
+    pd_job_drop_bytes(job);
+    pd_job_release(job);
+}
+
 static void *run(void *argument)
 {
     struct pd_intake *intake = argument;
@@ -107,10 +118,11 @@ static void *run(void *argument)
             struct pd_job *job = (struct pd_job *)list;
 
             list = list->next;
-            if (!atomic_load(&intake->closing))
-                work_on(intake, job);
-            pd_job_drop_bytes(job);
-            pd_job_release(job);
+            if (atomic_load(&intake->closing))
+                pd_job_release(job);
+            else
+                finish(intake, job);
+            atomic_fetch_sub(&intake->under_way, 1);
         }
     }
     return NULL;
@@ -128,6 +140,7 @@ int pd_intake_create(const struct pd_link_identity *identity, struct pd_engine *
     intake->engine = engine;
     intake->failed = failed;
     intake->context = context;
+    atomic_init(&intake->under_way, 0);
     atomic_init(&intake->closing, false);
     pd_mailbox_init(&intake->box, PD_INTAKE_JOBS_MAX, NULL, NULL);
     if (pthread_create(&intake->thread, NULL, run, intake)) {
@@ -141,7 +154,17 @@ int pd_intake_create(const struct pd_link_identity *identity, struct pd_engine *
 
 int pd_intake_put(struct pd_intake *intake, struct pd_job *job)
 {
-    return pd_mailbox_put(&intake->box, &job->message, PD_MAILBOX_BOUNDED);
+    int status;
+
+    if (job->length <= SHORT_BYTES && atomic_load(&intake->under_way) == 0) {
+        finish(intake, job);
+        return PD_OK;
+    }
+    atomic_fetch_add(&intake->under_way, 1);
+    status = pd_mailbox_put(&intake->box, &job->message, PD_MAILBOX_BOUNDED);
+    if (status != PD_OK)
+        atomic_fetch_sub(&intake->under_way, 1);
+    return status;
 }
 
 void pd_intake_destroy(struct pd_intake *intake)

@@ -18,7 +18,7 @@ struct outgoing {
 };
 
 /* Which operation of a call a tag stands for. */
-enum { TAG_END, TAG_HEAD, TAG_OPEN, TAG_READ, TAG_SEND, TAG_FINISH, TAGS };
+enum { TAG_END, TAG_HEAD, TAG_OPEN, TAG_READ, TAG_READY, TAG_SEND, TAG_FINISH, TAGS };
 
 struct pd_stream {
     struct pd_streams *streams;
@@ -55,6 +55,7 @@ static void end_done(struct pd_tag *tag, bool ok);
 static void other_done(struct pd_tag *tag, bool ok);
 static void open_done(struct pd_tag *tag, bool ok);
 static void read_done(struct pd_tag *tag, bool ok);
+static void ready_done(struct pd_tag *tag, bool ok);
 static void send_done(struct pd_tag *tag, bool ok);
 
 /* ---- life ---------------------------------------------------------------------------------------
@@ -65,8 +66,9 @@ static struct pd_stream *stream_new(struct pd_streams *streams, grpc_call *call,
                                     const struct pd_stream_limits *limits)
 {
     static void (*const handlers[TAGS])(struct pd_tag *, bool) = {
-        [TAG_END] = end_done,   [TAG_HEAD] = other_done, [TAG_OPEN] = open_done,
-        [TAG_READ] = read_done, [TAG_SEND] = send_done,  [TAG_FINISH] = other_done};
+        [TAG_END] = end_done,     [TAG_HEAD] = other_done,  [TAG_OPEN] = open_done,
+        [TAG_READ] = read_done,   [TAG_READY] = ready_done, [TAG_SEND] = send_done,
+        [TAG_FINISH] = other_done};
     struct pd_stream *stream = calloc(1, sizeof(*stream));
 
     if (!stream)
@@ -151,16 +153,18 @@ static void tag_done(struct pd_stream *stream)
         stream_free(stream);
 }
 
+/* `op` may be NULL: the tag comes back behind all that has happened until now. */
 static void start(struct pd_stream *stream, const grpc_op *op, int tag)
 {
-    grpc_call_error error = grpc_call_start_batch(stream->call, op, 1, &stream->tags[tag], NULL);
+    grpc_call_error error =
+        grpc_call_start_batch(stream->call, op, op ? 1 : 0, &stream->tags[tag], NULL);
 
     if (error == GRPC_CALL_OK) {
         stream->outstanding++;
         return;
     }
     pd_log(PD_LOG_ERROR, "link", "gRPC refuses operation %d with error %d: the stream is cut",
-           (int)op->op, (int)error);
+           op ? (int)op->op : -1, (int)error);
     grpc_call_cancel(stream->call, NULL);
 }
 
@@ -305,12 +309,23 @@ static void read_done(struct pd_tag *tag, bool ok)
 
     if (ok && stream->incoming) {
         deliver(stream);
-        read_next(stream);
+        start(stream, NULL, TAG_READY);
     } else if (!stream->client && stream->events) {
         /* The client has half-closed, or the call is cancelled: for a conversation, the same. */
         tell_ended(stream, GRPC_STATUS_OK, "closed by the peer");
         pd_stream_close(stream, GRPC_STATUS_OK, "");
     }
+    tag_done(stream);
+}
+
+/* Reading on opens the peer's window at once, in a write of its own. If a message has been answered by
+ * then, the answer has taken that along. */
+static void ready_done(struct pd_tag *tag, bool ok)
+{
+    struct pd_stream *stream = tag->owner;
+
+    (void)ok;
+    read_next(stream);
     tag_done(stream);
 }
 
