@@ -180,6 +180,12 @@ enum pd_export_kind {
     PD_EXPORT_DEVICE, /* memory of the device, which the host cannot map */
 };
 
+/* Bytes of a KV buffer, and where they are in the other memory: the offsets count from the start of each. */
+struct pd_export_range {
+    uint64_t offset, other;
+    size_t bytes;
+};
+
 /* How a KV buffer is reached from outside of its device. Of memory of a device, whoever wants it takes
  * the first way that works: the descriptor, the address, copies. */
 struct pd_export {
@@ -193,10 +199,12 @@ struct pd_export {
     uint64_t
         address; /* of byte 0, for a driver that registers such addresses (nvidia-peermem); or 0 */
     void *copy_context;
-    /* Copies [offset, offset + bytes) out to `host`, or in from there; done when it returns, and not in
-     * the order of launches: the caller knows that the bytes are final, or nobody's. Any one thread at a
-     * time. False: the device is lost. */
-    bool (*copy)(void *copy_context, uint64_t offset, void *host, size_t bytes, bool out);
+    /* Copies ranges out to the memory at `host`, or in from there (`other` counts from it); done when it
+     * returns, and not in the order of launches: the caller knows that the bytes are final, or nobody's, and
+     * that ranges do not overlap. Short ones are moved many at a time: give all that there are. Any one
+     * thread at a time. False: the device is lost. */
+    bool (*copy)(void *copy_context, void *host, const struct pd_export_range *ranges, size_t count,
+                 bool out);
 
     /* Between processes of one host, without the host's memory: one lends the other the handle of its
      * buffer. -1: this device has none to lend. The buffer's own: not to be closed. */
@@ -207,7 +215,8 @@ struct pd_export {
     void (*forget)(void *copy_context, void *imported, size_t bytes);
     /* Begins to copy from there into this buffer, under the rules of `copy`; `settle` waits for all that
      * has begun. False: the device is lost. */
-    bool (*read)(void *copy_context, uint64_t offset, const void *from, size_t bytes);
+    bool (*read)(void *copy_context, const void *imported, const struct pd_export_range *ranges,
+                 size_t count);
     bool (*settle)(void *copy_context);
 };
 

@@ -196,6 +196,28 @@ int pd_cuda_attention_decode(void *stream, const struct pd_cuda_step *step,
 /* Bytes that attention_decode wants for what it merges. */
 size_t pd_cuda_attention_partials(int sequences, int heads, int head_dim, int max_model_len);
 
+/* ---- blocks of the pool ---------------------------------------------------------------------- */
+
+enum { PD_CUDA_RANGES = 128, PD_CUDA_RANGE_UNIT = 16 };
+
+/* What one launch moves. Offsets and bytes are multiples of PD_CUDA_RANGE_UNIT, as are the addresses that the
+ * offsets count from; bytes may be 0. It travels with the launch, whose arguments have room for 4 KiB: nobody has
+ * to keep it. */
+struct pd_cuda_ranges {
+    int count; /* at most PD_CUDA_RANGES */
+    struct pd_cuda_range {
+        uint64_t pool, buffer; /* offsets */
+        uint64_t bytes;
+    } range[PD_CUDA_RANGES];
+};
+
+/* Ranges of the pool into the buffer, and out of it into the pool. The buffer is pinned memory, or another
+ * device's that this one reaches. Ranges that are written do not overlap. */
+int pd_cuda_gather_ranges(void *stream, const void *pool, const struct pd_cuda_ranges *ranges,
+                          void *buffer);
+int pd_cuda_scatter_ranges(void *stream, const void *buffer, const struct pd_cuda_ranges *ranges,
+                           void *pool);
+
 /* ---- sampling -------------------------------------------------------------------------------- */
 
 /* One token for each of the first `rows` samples. logits [rows][vocabulary]; scratch, twice that,

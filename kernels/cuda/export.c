@@ -4,37 +4,43 @@
 #include <stdio.h>
 
 #include "kernels/cuda/backend.h"
+#include "kernels/cuda/batch.h"
 
 static struct pd_cuda *owner(const struct pd_buffer *buffer)
 {
     return pd_cuda_of(buffer->object.device);
 }
 
-/* False, and the device is lost: what happened to `bytes` at `offset`. */
-static bool fail(struct pd_cuda *cuda, const char *way, uint64_t offset, size_t bytes, int error)
+/* False, and the device is lost: what happened to the ranges. */
+static bool fail(struct pd_cuda *cuda, const char *way, const struct pd_export_range *ranges,
+                 size_t count, int error)
 {
-    char what[96];
+    char what[112];
+    size_t bytes = 0;
 
-    snprintf(what, sizeof(what), "copying %zu bytes of the KV pool %s at %llu", bytes, way,
-             (unsigned long long)offset);
+    for (size_t i = 0; i < count; i++)
+        bytes += ranges[i].bytes;
+    snprintf(what, sizeof(what), "copying %zu bytes of the KV pool %s, %zu ranges from %llu on",
+             bytes, way, count, (unsigned long long)ranges[0].offset);
     pd_cuda_fail(cuda, what, error);
     return false;
 }
 
-static bool copy(void *context, uint64_t offset, void *host, size_t bytes, bool out)
+static bool copy(void *context, void *host, const struct pd_export_range *ranges, size_t count,
+                 bool out)
 {
     struct pd_buffer *buffer = context;
     struct pd_cuda *cuda = owner(buffer);
-    char *address = (char *)buffer->address + offset;
     int error;
 
     if (cuda->lost)
         return false;
     if (out)
-        error = pd_cuda_transfer_out(cuda->outside, host, address, bytes);
-    else if ((error = pd_cuda_transfer_in(cuda->outside, address, host, bytes)) == 0)
+        error = pd_cuda_transfer_gather(cuda->outside, host, buffer->address, ranges, count);
+    else if ((error = pd_cuda_transfer_scatter(cuda->outside, buffer->address, host, ranges,
+                                               count)) == 0)
         error = pd_cuda_transfer_settle(cuda->outside);
-    return error == 0 || fail(cuda, out ? "out" : "in", offset, bytes, error);
+    return error == 0 || fail(cuda, out ? "out" : "in", ranges, count, error);
 }
 
 /* What this GPU cannot map is no loss: the hand-off takes another way. */
@@ -50,16 +56,23 @@ static void forget(void *context, void *imported, size_t bytes)
     pd_cuda_forget(owner(context)->runtime, imported, bytes);
 }
 
-static bool read_imported(void *context, uint64_t offset, const void *from, size_t bytes)
+static bool read_imported(void *context, const void *imported, const struct pd_export_range *ranges,
+                          size_t count)
 {
     struct pd_buffer *buffer = context;
     struct pd_cuda *cuda = owner(buffer);
-    int error;
+    struct pd_cuda_batch batch;
+    int error = 0;
 
     if (cuda->lost)
         return false;
-    error = pd_cuda_lane_copy(cuda->between, (char *)buffer->address + offset, from, bytes);
-    return error == 0 || fail(cuda, "from another process", offset, bytes, error);
+    pd_cuda_batch_begin(&batch, cuda->between, buffer->address, (void *)(uintptr_t)imported, false);
+    for (size_t i = 0; i < count && error == 0; i++)
+        error = pd_cuda_batch_add(
+            &batch, (struct pd_cuda_range){ranges[i].offset, ranges[i].other, ranges[i].bytes});
+    if (error == 0)
+        error = pd_cuda_batch_end(&batch);
+    return error == 0 || fail(cuda, "from another process", ranges, count, error);
 }
 
 static bool settle(void *context)

@@ -10,6 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "kernels/cuda/cuda.h"
+
 /* ---- the driver's calls ---------------------------------------------------------------------- */
 
 struct driver {
@@ -382,6 +384,22 @@ int pd_cuda_lane_copy(struct pd_cuda_lane *lane, void *to, const void *from, siz
     int error = cudaSetDevice(lane->ordinal);
 
     return error ? error : cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, lane->stream);
+}
+
+int pd_cuda_lane_gather(struct pd_cuda_lane *lane, const void *pool,
+                        const struct pd_cuda_ranges *ranges, void *buffer)
+{
+    int error = cudaSetDevice(lane->ordinal);
+
+    return error ? error : pd_cuda_gather_ranges(lane->stream, pool, ranges, buffer);
+}
+
+int pd_cuda_lane_scatter(struct pd_cuda_lane *lane, const void *buffer,
+                         const struct pd_cuda_ranges *ranges, void *pool)
+{
+    int error = cudaSetDevice(lane->ordinal);
+
+    return error ? error : pd_cuda_scatter_ranges(lane->stream, buffer, ranges, pool);
 }
 
 int pd_cuda_lane_wait(struct pd_cuda_lane *lane)

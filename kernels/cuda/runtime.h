@@ -20,6 +20,7 @@ extern "C" {
 #endif
 
 struct pd_cuda_runtime;
+struct pd_cuda_ranges; /* cuda.h */
 
 enum { PD_CUDA_NO_MEMORY = 2 }; /* the error number of memory that is not there */
 
@@ -69,7 +70,7 @@ int pd_cuda_allocate_shared(struct pd_cuda_runtime *runtime, size_t *bytes, void
 void pd_cuda_free_shared(struct pd_cuda_runtime *runtime, void *memory, size_t bytes, int fd);
 
 /* Maps memory that another process has from pd_cuda_allocate_shared, `bytes` as it was rounded there, to be
- * copied from; the descriptor stays the caller's. Any thread. */
+ * copied and scattered from; the descriptor stays the caller's. Any thread. */
 int pd_cuda_import(struct pd_cuda_runtime *runtime, int fd, size_t bytes, void **memory);
 void pd_cuda_forget(struct pd_cuda_runtime *runtime, void *memory, size_t bytes);
 
@@ -97,7 +98,14 @@ void pd_cuda_lane_close(struct pd_cuda_lane *lane);
 /* Begins to copy between pinned memory and the device, in either direction. */
 int pd_cuda_lane_copy(struct pd_cuda_lane *lane, void *to, const void *from, size_t bytes);
 
-/* Until all copies of the lane have ended. */
+/* Begins to gather ranges of the pool into the buffer, or to scatter them out of it: one launch
+ * (pd_cuda_gather_ranges). The table has been read when the call returns. */
+int pd_cuda_lane_gather(struct pd_cuda_lane *lane, const void *pool,
+                        const struct pd_cuda_ranges *ranges, void *buffer);
+int pd_cuda_lane_scatter(struct pd_cuda_lane *lane, const void *buffer,
+                         const struct pd_cuda_ranges *ranges, void *pool);
+
+/* Until all of these have ended. */
 int pd_cuda_lane_wait(struct pd_cuda_lane *lane);
 
 /* ---- order ----------------------------------------------------------------------------------- */

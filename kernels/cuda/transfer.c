@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/cuda/batch.h"
+
 struct pd_cuda_transfer {
     struct pd_cuda_runtime *runtime;
     size_t bytes;
@@ -101,51 +103,125 @@ int pd_cuda_transfer_send(struct pd_cuda_piece *piece, void *to, size_t at, size
     return pd_cuda_lane_copy(piece->lane, to, (const char *)piece->memory + at, bytes);
 }
 
-int pd_cuda_transfer_in(struct pd_cuda_transfer *transfer, void *to, const void *from, size_t bytes)
+/* ---- ranges ---------------------------------------------------------------------------------- */
+
+/* Where the next piece's load begins. */
+struct cursor {
+    const struct pd_export_range *ranges;
+    size_t count, at, done; /* done: bytes of ranges[at] */
+    size_t used;            /* of the piece */
+};
+
+/* The next part of a range that goes into the piece, and where it is on the host; false: the piece is full, or
+ * all is in. Whoever walks again from the same cursor gets the same parts. */
+static bool next_part(struct cursor *cursor, size_t bytes, struct pd_cuda_range *part, size_t *host)
 {
+    const struct pd_export_range *range = &cursor->ranges[cursor->at];
+    size_t start =
+        (cursor->used + PD_CUDA_RANGE_UNIT - 1) / PD_CUDA_RANGE_UNIT * PD_CUDA_RANGE_UNIT;
+    size_t some;
+
+    if (cursor->at == cursor->count || start >= bytes)
+        return false;
+    some = range->bytes - cursor->done;
+    if (some > bytes - start)
+        some = bytes - start;
+    *part = (struct pd_cuda_range){range->offset + cursor->done, start, some};
+    *host = range->other + cursor->done;
+    cursor->used = start + some;
+    cursor->done += some;
+    if (cursor->done == range->bytes) {
+        cursor->at++;
+        cursor->done = 0;
+    }
+    return true;
+}
+
+/* What fits into the piece is on its way; the cursor stands before the next piece's. */
+static int begin(struct pd_cuda_transfer *transfer, const struct pd_cuda_piece *piece, void *pool,
+                 bool out, struct cursor *cursor)
+{
+    struct pd_cuda_batch batch;
+    struct pd_cuda_range part;
+    size_t host;
     int error = 0;
 
-    for (size_t at = 0; at < bytes && error == 0; at += transfer->bytes) {
-        size_t some = bytes - at < transfer->bytes ? bytes - at : transfer->bytes;
+    pd_cuda_batch_begin(&batch, piece->lane, pool, piece->memory, out);
+    cursor->used = 0;
+    while (error == 0 && next_part(cursor, transfer->bytes, &part, &host))
+        error = pd_cuda_batch_add(&batch, part);
+    return error != 0 ? error : pd_cuda_batch_end(&batch);
+}
+
+int pd_cuda_transfer_scatter(struct pd_cuda_transfer *transfer, void *pool, const void *host,
+                             const struct pd_export_range *ranges, size_t count)
+{
+    struct cursor cursor = {ranges, count, 0, 0, 0};
+    int error = 0;
+
+    while (cursor.at < count && error == 0) {
+        struct cursor fill = cursor;
+        struct pd_cuda_range part;
         struct pd_cuda_piece *piece;
+        size_t at;
 
         error = pd_cuda_transfer_take(transfer, &piece);
         if (error != 0)
             break;
-        memcpy(piece->memory, (const char *)from + at, some);
-        error = pd_cuda_transfer_send(piece, (char *)to + at, 0, some);
+        fill.used = 0;
+        while (next_part(&fill, transfer->bytes, &part, &at))
+            memcpy((char *)piece->memory + part.buffer, (const char *)host + at, part.bytes);
+        error = begin(transfer, piece, pool, false, &cursor);
         pd_cuda_transfer_give(transfer, piece);
     }
     return error;
 }
 
-/* Two pieces take turns: one travels while the other is emptied. */
-int pd_cuda_transfer_out(struct pd_cuda_transfer *transfer, void *to, const void *from,
-                         size_t bytes)
+int pd_cuda_transfer_in(struct pd_cuda_transfer *transfer, void *to, const void *from, size_t bytes)
 {
+    const struct pd_export_range all = {0, 0, bytes};
+
+    return pd_cuda_transfer_scatter(transfer, to, from, &all, 1);
+}
+
+/* A piece whose load began at the cursor. */
+static int empty(struct pd_cuda_transfer *transfer, struct pd_cuda_piece *piece,
+                 struct cursor cursor, void *host)
+{
+    int error = pd_cuda_lane_wait(piece->lane);
+    struct pd_cuda_range part;
+    size_t at;
+
+    cursor.used = 0;
+    while (error == 0 && next_part(&cursor, transfer->bytes, &part, &at))
+        memcpy((char *)host + at, (const char *)piece->memory + part.buffer, part.bytes);
+    pd_cuda_transfer_give(transfer, piece);
+    return error;
+}
+
+/* Two pieces take turns: one travels while the other is emptied. */
+int pd_cuda_transfer_gather(struct pd_cuda_transfer *transfer, void *host, const void *pool,
+                            const struct pd_export_range *ranges, size_t count)
+{
+    struct cursor cursor = {ranges, count, 0, 0, 0}, begun = cursor;
     struct pd_cuda_piece *before = NULL;
-    size_t begun = 0, done = 0;
     int error = 0;
 
-    while (done < bytes && error == 0) {
-        size_t some = bytes - begun < transfer->bytes ? bytes - begun : transfer->bytes;
+    while (error == 0 && (cursor.at < count || before != NULL)) {
+        struct cursor from = cursor;
         struct pd_cuda_piece *piece = NULL;
 
-        if (some > 0)
+        if (cursor.at < count)
             error = pd_cuda_transfer_take(transfer, &piece);
         if (piece != NULL)
-            error = pd_cuda_lane_copy(piece->lane, piece->memory, (const char *)from + begun, some);
-        begun += some;
+            error = begin(transfer, piece, (void *)(uintptr_t)pool, true, &cursor);
         if (before != NULL) {
-            size_t ready = begun - some - done;
-            int waited = pd_cuda_lane_wait(before->lane);
+            int emptied = empty(transfer, before, begun, host);
 
-            error = error != 0 ? error : waited;
-            memcpy((char *)to + done, before->memory, ready);
-            done += ready;
-            pd_cuda_transfer_give(transfer, before);
+            error = error != 0 ? error : emptied;
         }
         before = piece;
+        begun = from;
     }
     if (before != NULL)
         pd_cuda_transfer_give(transfer, before);

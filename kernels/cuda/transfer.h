@@ -14,6 +14,7 @@
 #include <stddef.h>
 
 #include "kernels/cuda/runtime.h"
+#include "kernels/kernels.h"
 
 struct pd_cuda_transfer;
 
@@ -42,9 +43,14 @@ void pd_cuda_transfer_give(struct pd_cuda_transfer *transfer, struct pd_cuda_pie
 /* To the device: read when it returns, there when pd_cuda_transfer_settle has. */
 int pd_cuda_transfer_in(struct pd_cuda_transfer *transfer, void *to, const void *from,
                         size_t bytes);
-/* From the device: done when it returns. */
-int pd_cuda_transfer_out(struct pd_cuda_transfer *transfer, void *to, const void *from,
-                         size_t bytes);
+
+/* The same of ranges, between the device's memory at `pool` and the host's at `host`: each piece has as many as it
+ * holds one after the other, and they travel together (batch.h). */
+int pd_cuda_transfer_scatter(struct pd_cuda_transfer *transfer, void *pool, const void *host,
+                             const struct pd_export_range *ranges, size_t count);
+/* From the device: done when it returns. Of two pieces at least. */
+int pd_cuda_transfer_gather(struct pd_cuda_transfer *transfer, void *host, const void *pool,
+                            const struct pd_export_range *ranges, size_t count);
 
 /* All that was sent before has arrived. */
 int pd_cuda_transfer_settle(struct pd_cuda_transfer *transfer);

@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "kernels/cuda/cuda.h"
 #include "kernels/cuda/pd_simt.cuh"
 #include "t/simt/control.h"
 #include "t/simt/memory.h"
@@ -42,34 +43,86 @@ static std::mutex arrivals_lock;
 static std::vector<arrival> arrivals;
 
 struct pd_cuda_lane {
-    struct copy {
-        void *to;
-        const void *from;
-        size_t bytes;
-    };
     const struct pd_cuda_runtime *on;
+    uintptr_t seed;
     std::mutex lock;
-    std::vector<copy> under_way;
+    std::vector<std::function<int()>> under_way;
 
-    void arrive()
+    int begin(std::function<int()> work)
     {
+        int error = pd_simt::fault();
         std::lock_guard<std::mutex> locked(lock);
 
-        for (const copy &c : under_way) {
-            pd_simt::opened both({c.to, c.from});
-            const char *from = static_cast<const char *>(c.from);
+        if (!error)
+            under_way.push_back(std::move(work));
+        return error;
+    }
 
-            if (pd_simt::is_shared(c.to)) {
-                std::lock_guard<std::mutex> held(arrivals_lock);
+    int arrive()
+    {
+        std::lock_guard<std::mutex> locked(lock);
+        int error = 0;
 
-                arrivals.push_back({on, c.to, {from, from + c.bytes}});
-            } else {
-                memcpy(c.to, from, c.bytes);
-            }
-        }
+        for (const auto &work : under_way)
+            error = error ? error : work();
         under_way.clear();
+        return error;
     }
 };
+
+static void deliver(const struct pd_cuda_runtime *on, void *to, const void *from, size_t bytes)
+{
+    pd_simt::opened both({to, from});
+    const char *first = static_cast<const char *>(from);
+
+    if (pd_simt::is_shared(to)) {
+        std::lock_guard<std::mutex> held(arrivals_lock);
+
+        arrivals.push_back({on, to, {first, first + bytes}});
+    } else {
+        memcpy(to, from, bytes);
+    }
+}
+
+/* What a lane launches touches these, whatever its thread has declared for launches of its own. */
+static int with(const void *pool, const void *buffer, const std::function<int()> &launch)
+{
+    const std::vector<const void *> before = pd_simt::declared();
+    const void *const both[] = {pool, buffer};
+    int error;
+
+    pd_simt::declare(both, 2);
+    error = launch();
+    pd_simt::declare(before.data(), (int)before.size());
+    return error;
+}
+
+/* Into a memory beside the pool, out of which the ranges are delivered: it may be one that shows nothing before
+ * the fence. */
+static int scatter(const struct pd_cuda_lane *lane, const void *buffer,
+                   const struct pd_cuda_ranges &ranges, void *pool)
+{
+    struct pd_cuda_ranges beside = ranges;
+    uint64_t bytes = 0;
+    void *memory;
+    int error;
+
+    for (int i = 0; i < ranges.count; i++) {
+        beside.range[i].pool = bytes;
+        bytes += ranges.range[i].bytes;
+    }
+    memory = pd_simt::allocate(bytes, false);
+    if (!memory)
+        return OUT_OF_MEMORY;
+    error = with(memory, buffer, [&] {
+        return pd_cuda_scatter_ranges((void *)lane->seed, buffer, &beside, memory);
+    });
+    for (int i = 0; i < ranges.count && !error; i++)
+        deliver(lane->on, static_cast<char *>(pool) + ranges.range[i].pool,
+                static_cast<const char *>(memory) + beside.range[i].pool, ranges.range[i].bytes);
+    pd_simt::release(memory);
+    return error;
+}
 
 static void forget_arrivals(const struct pd_cuda_runtime *on)
 {
@@ -299,7 +352,7 @@ int pd_cuda_lane_open(struct pd_cuda_runtime *runtime, struct pd_cuda_lane **lan
 {
     int error = pd_simt::fault();
 
-    *lane = error ? nullptr : new pd_cuda_lane{runtime, {}, {}};
+    *lane = error ? nullptr : new pd_cuda_lane{runtime, runtime->seed, {}, {}};
     return error;
 }
 
@@ -312,22 +365,33 @@ void pd_cuda_lane_close(struct pd_cuda_lane *lane)
 
 int pd_cuda_lane_copy(struct pd_cuda_lane *lane, void *to, const void *from, size_t bytes)
 {
-    int error = pd_simt::fault();
+    return lane->begin([=] {
+        deliver(lane->on, to, from, bytes);
+        return 0;
+    });
+}
 
-    if (!error) {
-        std::lock_guard<std::mutex> locked(lane->lock);
-        lane->under_way.push_back({to, from, bytes});
-    }
-    return error;
+int pd_cuda_lane_gather(struct pd_cuda_lane *lane, const void *pool,
+                        const struct pd_cuda_ranges *ranges, void *buffer)
+{
+    return lane->begin([=, table = *ranges] {
+        return with(pool, buffer, [&] {
+            return pd_cuda_gather_ranges((void *)lane->seed, pool, &table, buffer);
+        });
+    });
+}
+
+int pd_cuda_lane_scatter(struct pd_cuda_lane *lane, const void *buffer,
+                         const struct pd_cuda_ranges *ranges, void *pool)
+{
+    return lane->begin([=, table = *ranges] { return scatter(lane, buffer, table, pool); });
 }
 
 int pd_cuda_lane_wait(struct pd_cuda_lane *lane)
 {
     int error = pd_simt::fault();
 
-    if (!error)
-        lane->arrive();
-    return error;
+    return error ? error : lane->arrive();
 }
 
 int pd_cuda_mark(struct pd_cuda_runtime *, int)

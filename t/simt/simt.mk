@@ -3,8 +3,8 @@
 
 SIMT_OBJ  := $(patsubst %.cu,$(BUILD)/t/simt/%.o,$(filter-out kernels/cuda/gpu_%,$(CUDA_SRC))) \
              $(CUDA_C:%.c=$(BUILD)/%.o) $(addprefix $(BUILD)/t/simt/,simt.o warp.o memory.o runtime.o)
-SIMT_TEST := $(addprefix $(BUILD)/t/simt/,test_rules test_layout test_products test_attention test_operators test_scratch test_simt test_library test_gemm test_transfer test_group test_kernels_sample test_kernels_group test_model_ranks test_engine_kvx)
-SIMT_HEAD := t/simt/simt.h t/simt/fiber.h t/simt/memory.h t/simt/control.h kernels/cuda/pd_simt.cuh kernels/cuda/runtime.h
+SIMT_TEST := $(addprefix $(BUILD)/t/simt/,test_rules test_layout test_products test_blocks test_attention test_operators test_scratch test_simt test_library test_gemm test_transfer test_group test_kernels_sample test_kernels_group test_model_ranks test_engine_kvx)
+SIMT_HEAD := t/simt/simt.h t/simt/fiber.h t/simt/memory.h t/simt/control.h kernels/cuda/pd_simt.cuh kernels/cuda/cuda.h kernels/cuda/runtime.h
 # Every object of a kernel waits for this.
 SPELT := $(BUILD)/t/simt/spelt
 $(SPELT): t/simt/spelt $(CUDA_SRC) $(CUDA_HEAD)
@@ -29,7 +29,7 @@ $(BUILD)/t/simt/probe.o: t/simt/probe.cu t/simt/probe.h $(SIMT_HEAD)
 $(BUILD)/t/simt/test_layout: $(addprefix $(BUILD)/t/simt/,test_layout.o probe.o) $(SIMT_OBJ) $(HELP_LIB) $(ROOM_LIBS)
 	$(CXX) $(PD_LDFLAGS) -o $@ $^ -lcmocka $(PD_LIBS)
 
-$(BUILD)/t/simt/test_rules $(BUILD)/t/simt/test_products $(BUILD)/t/simt/test_attention: $(BUILD)/t/simt/test_%: $(BUILD)/t/simt/test_%.o $(SIMT_OBJ) $(HELP_LIB) $(ROOM_LIBS)
+$(addprefix $(BUILD)/t/simt/,test_rules test_products test_blocks test_attention): $(BUILD)/t/simt/test_%: $(BUILD)/t/simt/test_%.o $(SIMT_OBJ) $(HELP_LIB) $(ROOM_LIBS)
 	$(CXX) $(PD_LDFLAGS) -o $@ $^ -lcmocka $(PD_LIBS)
 
 # The same under ThreadSanitizer, which takes the kernels' barriers and nothing else for order: the shim
@@ -37,7 +37,7 @@ $(BUILD)/t/simt/test_rules $(BUILD)/t/simt/test_products $(BUILD)/t/simt/test_at
 RACE      := $(BUILD)/t/simt/race
 RACE_OBJ  := $(patsubst %.cu,$(RACE)/%.o,$(filter-out kernels/cuda/gpu_%,$(CUDA_SRC))) \
              $(CUDA_C:%.c=$(BUILD)/%.o) $(addprefix $(RACE)/,simt.o warp.o memory.o runtime.o)
-RACE_TEST := $(addprefix $(RACE)/,test_products test_attention test_operators test_group test_kernels_sample)
+RACE_TEST := $(addprefix $(RACE)/,test_products test_blocks test_attention test_operators test_group test_kernels_sample)
 
 $(RACE)/kernels/%.o: kernels/%.cu $(CUDA_HEAD) kernels/kernels.h $(SIMT_HEAD)
 	@mkdir -p $(@D)

@@ -142,6 +142,7 @@ static void test_a_pool_is_shown_to_whom_a_gpu_has_shown_it(void **state)
         struct pd_device_options options = pd_rig_options("cuda", NULL, 1);
         bool card = cases[i].card || pd_cuda_path_shown(PD_CUDA_GPUDIRECT);
         bool lent = cases[i].lent || pd_cuda_path_shown(PD_CUDA_LENT);
+        const struct pd_export_range odd = {17, 0, 1};
         struct pd_export memory;
         struct pd_buffer *pool;
         char byte = 'x';
@@ -154,7 +155,7 @@ static void test_a_pool_is_shown_to_whom_a_gpu_has_shown_it(void **state)
         assert_true((memory.address != 0) == card);
         assert_true(memory.fd < 0); /* the shim's driver exports no dmabuf */
         assert_true((memory.handle >= 0) == lent);
-        assert_true(memory.copy(memory.copy_context, 17, &byte, 1, true));
+        assert_true(memory.copy(memory.copy_context, &byte, &odd, 1, true));
         assert_int_equal(byte, 0);
         pd_rig_close(&rig);
     }

@@ -9,17 +9,19 @@
 
 #include <cmocka.h>
 
+#include "kernels/cuda/batch.h"
 #include "kernels/cuda/transfer.h"
 #include "t/simt/control.h"
 #include "t/unit/kernel_rig.h"
 #include "worker/kvx/pool.h"
 
-enum { PIECE = 64, MOST = 1000, ILLEGAL_ADDRESS = 700 };
+enum { PIECE = 64, MOST = 1000, LARGE = 3 * PD_CUDA_LONG_RANGE, ILLEGAL_ADDRESS = 700 };
 
 struct bench {
     struct pd_cuda_runtime *runtime;
     struct pd_cuda_transfer *transfer;
     uint8_t *memory; /* the device's */
+    void *large, *pinned;
     uint8_t sent[MOST], received[MOST];
 };
 
@@ -59,6 +61,13 @@ static const uint8_t *look(struct bench *bench)
     return seen;
 }
 
+static int out(struct bench *bench, size_t bytes)
+{
+    const struct pd_export_range all = {0, 0, bytes};
+
+    return pd_cuda_transfer_gather(bench->transfer, bench->received, bench->memory, &all, 1);
+}
+
 static void test_every_length_there_and_back(void **state)
 {
     static const size_t lengths[] = {1, 63, 64, 65, 128, 129, 640, 999};
@@ -76,8 +85,7 @@ static void test_every_length_there_and_back(void **state)
             assert_memory_equal(look(&bench), bench.sent, lengths[i]);
             if (pieces == 1 && lengths[i] > PIECE)
                 continue; /* the way out takes two in turn */
-            assert_int_equal(
-                pd_cuda_transfer_out(bench.transfer, bench.received, bench.memory, lengths[i]), 0);
+            assert_int_equal(out(&bench, lengths[i]), 0);
             assert_memory_equal(bench.received, bench.sent, lengths[i]);
             assert_true(look(&bench)[lengths[i]] == 0 && bench.received[lengths[i]] == 0);
         }
@@ -147,26 +155,109 @@ static void test_several_threads_share_the_pieces(void **state)
     close_bench(&bench);
 }
 
+/* Short and odd ranges, and one that several pieces share: from anywhere to anywhere. */
+static const struct pd_export_range scattered[] = {
+    {16, 480, 48}, {160, 96, 16}, {640, 144, 208}, {96, 33, 7}, {928, 384, 32}, {128, 416, 16},
+};
+
+enum { SCATTERED = sizeof(scattered) / sizeof(scattered[0]) };
+
+static void test_ranges_travel_together(void **state)
+{
+    struct bench bench;
+
+    (void)state;
+    for (int pieces = 1; pieces <= 3; pieces++) {
+        uint8_t inside[MOST] = {0}, outside[MOST] = {0};
+
+        open_bench(&bench, pieces);
+        for (int i = 0; i < SCATTERED; i++) {
+            memcpy(inside + scattered[i].offset, bench.sent + scattered[i].other,
+                   scattered[i].bytes);
+            memcpy(outside + scattered[i].other, bench.sent + scattered[i].other,
+                   scattered[i].bytes);
+        }
+        assert_int_equal(pd_cuda_transfer_scatter(bench.transfer, bench.memory, bench.sent,
+                                                  scattered, SCATTERED),
+                         0);
+        assert_int_equal(pd_cuda_transfer_settle(bench.transfer), 0);
+        assert_memory_equal(look(&bench), inside, MOST);
+        memset(bench.received, 0, MOST);
+        if (pieces > 1) {
+            assert_int_equal(pd_cuda_transfer_gather(bench.transfer, bench.received, bench.memory,
+                                                     scattered, SCATTERED),
+                             0);
+            assert_memory_equal(bench.received, outside, MOST);
+        }
+        close_bench(&bench);
+    }
+}
+
+/* Calls of the runtime until `batch` has its ranges on the way: those before a fault do not fail. */
+static long calls_of(struct bench *bench, size_t bytes, int count)
+{
+    long calls = 0;
+    int error = ILLEGAL_ADDRESS;
+
+    while (error != 0) {
+        struct pd_cuda_batch batch;
+        struct pd_cuda_lane *lane;
+
+        assert_int_equal(pd_cuda_lane_open(bench->runtime, &lane), 0);
+        pd_cuda_batch_begin(&batch, lane, bench->large, bench->pinned, false);
+        pd_simt_fail_after(calls, ILLEGAL_ADDRESS);
+        error = 0;
+        for (int i = 0; i < count && error == 0; i++)
+            error = pd_cuda_batch_add(
+                &batch, (struct pd_cuda_range){(uint64_t)i * bytes, (uint64_t)i * bytes, bytes});
+        error = error != 0 ? error : pd_cuda_batch_end(&batch);
+        pd_simt_fail_after(-1, 0);
+        pd_cuda_lane_close(lane);
+        calls += error != 0;
+        assert_true(calls <= 3 * PD_CUDA_RANGES);
+    }
+    return calls;
+}
+
+/* What it is all for. */
+static void test_short_ranges_cost_a_call_for_a_table(void **state)
+{
+    struct bench bench;
+
+    (void)state;
+    open_bench(&bench, 1);
+    assert_int_equal(pd_cuda_allocate(bench.runtime, LARGE, &bench.large), 0);
+    assert_int_equal(pd_cuda_allocate_pinned(bench.runtime, LARGE, &bench.pinned), 0);
+    assert_int_equal(calls_of(&bench, 64, 1), 1);
+    assert_int_equal(calls_of(&bench, 64, PD_CUDA_RANGES), 1);
+    assert_int_equal(calls_of(&bench, 64, 2 * PD_CUDA_RANGES + 2), 3);
+    assert_int_equal(calls_of(&bench, PD_CUDA_LONG_RANGE - 16, 3), 1);
+    assert_int_equal(calls_of(&bench, PD_CUDA_LONG_RANGE, 3), 3);
+    assert_int_equal(calls_of(&bench, 24, 5), 5); /* not whole units */
+    pd_cuda_free(bench.runtime, bench.large);
+    pd_cuda_free_pinned(bench.runtime, bench.pinned);
+    close_bench(&bench);
+}
+
 /* A call that fails leaves every piece to be taken, and the whole to be closed. */
 static void test_faults_are_told_and_keep_no_piece(void **state)
 {
     struct bench bench;
 
     (void)state;
-    for (long calls = 0, in = 1, out = 1, settled = 1; in || out || settled; calls++) {
+    for (long calls = 0, in = 1, came = 1, settled = 1; in || came || settled; calls++) {
         open_bench(&bench, 2);
         pd_simt_fail_after(calls, ILLEGAL_ADDRESS);
         in = pd_cuda_transfer_in(bench.transfer, bench.memory, bench.sent, 300);
         pd_simt_fail_after(calls, ILLEGAL_ADDRESS);
-        out = pd_cuda_transfer_out(bench.transfer, bench.received, bench.memory, 300);
+        came = out(&bench, 300);
         pd_simt_fail_after(calls, ILLEGAL_ADDRESS);
         settled = pd_cuda_transfer_settle(bench.transfer);
         pd_simt_fail_after(-1, 0);
         assert_true(in == 0 || in == ILLEGAL_ADDRESS);
-        assert_true(out == 0 || out == ILLEGAL_ADDRESS);
+        assert_true(came == 0 || came == ILLEGAL_ADDRESS);
         assert_true(settled == (calls < 2 ? ILLEGAL_ADDRESS : 0));
-        assert_int_equal(pd_cuda_transfer_out(bench.transfer, bench.received, bench.memory, 300),
-                         0);
+        assert_int_equal(out(&bench, 300), 0);
         close_bench(&bench);
     }
 }
@@ -210,6 +301,8 @@ static void test_a_block_travels_from_device_to_device(void **state)
 {
     static struct side p, d;
     const struct pd_layout *layout = &p.pool.layout;
+    struct pd_export_range whole = {0, 0, 0};
+    struct pd_read read = {0};
     uint8_t *all;
     size_t bytes;
 
@@ -220,7 +313,8 @@ static void test_a_block_travels_from_device_to_device(void **state)
     all = calloc(1, bytes);
     for (size_t i = 0; i < bytes; i++)
         all[i] = (uint8_t)(i * 13 + i / 251);
-    assert_true(p.memory.copy(p.memory.copy_context, 0, all, bytes, false));
+    whole.bytes = bytes;
+    assert_true(p.memory.copy(p.memory.copy_context, all, &whole, 1, false));
     assert_int_equal(pd_fence_remote_writes(p.rig.device), PD_KERNEL_OK);
     assert_true(pd_pool_out(&p.pool, 2, 3));
     for (uint64_t plane = 0; plane < (uint64_t)layout->layers * layout->rank_heads; plane++) {
@@ -228,15 +322,17 @@ static void test_a_block_travels_from_device_to_device(void **state)
 
         assert_memory_equal(p.pool.base + offset, all + offset, 3 * layout->block_bytes);
         memcpy(d.pool.base + offset, p.pool.base + offset, 3 * layout->block_bytes);
-        assert_true(pd_pool_in(&d.pool, offset, 3 * layout->block_bytes));
+        read.ranges[read.count++] =
+            (struct pd_range){offset, offset, (uint32_t)(3 * layout->block_bytes), 0};
     }
+    assert_true(pd_pool_in(&d.pool, &read));
     memset(all, 1, bytes);
-    assert_true(d.memory.copy(d.memory.copy_context, 0, all, bytes, true));
+    assert_true(d.memory.copy(d.memory.copy_context, all, &whole, 1, true));
     for (size_t i = 0; i < bytes; i++)
         assert_int_equal(all[i], 0); /* nothing is seen before the fence */
     assert_int_equal(pd_fence_remote_writes(d.rig.device), PD_KERNEL_OK);
     memset(all, 0, bytes);
-    assert_true(d.memory.copy(d.memory.copy_context, 0, all, bytes, true));
+    assert_true(d.memory.copy(d.memory.copy_context, all, &whole, 1, true));
     for (uint64_t at = 0; at < bytes; at++) {
         uint64_t block = at % layout->plane_bytes / layout->block_bytes;
         uint8_t expected = block >= 2 && block < 5 ? (uint8_t)(at * 13 + at / 251) : 0;
@@ -251,16 +347,17 @@ static void test_a_block_travels_from_device_to_device(void **state)
 
 static void test_a_copy_that_fails_loses_the_device(void **state)
 {
+    static const struct pd_read read = {.count = 1, .ranges = {{0, 0, 64, 0}}};
     static struct side p;
 
     (void)state;
-    for (int out = 0; out < 2; out++) {
+    for (int way = 0; way < 2; way++) {
         open_side(&p);
         pd_simt_fail_after(0, ILLEGAL_ADDRESS);
-        if (out)
+        if (way)
             assert_false(pd_pool_out(&p.pool, 0, 1));
         else
-            assert_false(pd_pool_in(&p.pool, 0, 64));
+            assert_false(pd_pool_in(&p.pool, &read));
         pd_simt_fail_after(-1, 0);
         assert_non_null(strstr(pd_device_error(p.rig.device), "of the KV pool"));
         assert_non_null(strstr(pd_device_error(p.rig.device), "(GPU 0)"));
@@ -276,6 +373,8 @@ int main(void)
         cmocka_unit_test(test_every_length_there_and_back),
         cmocka_unit_test(test_nothing_arrives_before_it_is_waited_for),
         cmocka_unit_test(test_several_threads_share_the_pieces),
+        cmocka_unit_test(test_ranges_travel_together),
+        cmocka_unit_test(test_short_ranges_cost_a_call_for_a_table),
         cmocka_unit_test(test_faults_are_told_and_keep_no_piece),
         cmocka_unit_test(test_a_block_travels_from_device_to_device),
         cmocka_unit_test(test_a_copy_that_fails_loses_the_device),

@@ -332,14 +332,15 @@ size_t kvx_count(struct kvx_worker *worker, enum kvx_event_kind kind, uint64_t i
 /* ---- workers --------------------------------------------------------------------------------- */
 
 /* Of one rank's memory: `context` is where it begins. */
-static bool device_copy(void *context, uint64_t offset, void *host, size_t bytes, bool out)
+static bool device_copy(void *context, void *host, const struct pd_export_range *ranges,
+                        size_t count, bool out)
 {
-    uint8_t *memory = context;
+    for (size_t i = 0; i < count; i++) {
+        uint8_t *inside = (uint8_t *)context + ranges[i].offset;
+        uint8_t *outside = (uint8_t *)host + ranges[i].other;
 
-    if (out)
-        memcpy(host, memory + offset, bytes);
-    else
-        memcpy(memory + offset, host, bytes);
+        memcpy(out ? outside : inside, out ? inside : outside, ranges[i].bytes);
+    }
     return true;
 }
 
@@ -358,9 +359,12 @@ static void device_forget(void *context, void *imported, size_t bytes)
     munmap(imported, bytes);
 }
 
-static bool device_read(void *context, uint64_t offset, const void *from, size_t bytes)
+static bool device_read(void *context, const void *imported, const struct pd_export_range *ranges,
+                        size_t count)
 {
-    memcpy((uint8_t *)context + offset, from, bytes);
+    for (size_t i = 0; i < count; i++)
+        memcpy((uint8_t *)context + ranges[i].offset, (const uint8_t *)imported + ranges[i].other,
+               ranges[i].bytes);
     return true;
 }
 

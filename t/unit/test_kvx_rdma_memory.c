@@ -49,12 +49,13 @@ struct ibv_mr *ibv_reg_mr(struct ibv_pd *domain, void *address, size_t length, i
                   address, length);
 }
 
-static bool copy(void *context, uint64_t offset, void *host, size_t bytes, bool out)
+static bool copy(void *context, void *host, const struct pd_export_range *ranges, size_t count,
+                 bool out)
 {
     (void)context;
-    (void)offset;
     (void)host;
-    (void)bytes;
+    (void)ranges;
+    (void)count;
     (void)out;
     return true;
 }

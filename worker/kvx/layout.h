@@ -72,6 +72,12 @@ static inline uint32_t pd_layout_copies(const struct pd_layout *layout)
     return layout->ranks > layout->kv_heads ? layout->ranks / layout->kv_heads : 1;
 }
 
+/* Whose memory an offset lies in. */
+static inline uint32_t pd_layout_rank(const struct pd_layout *layout, uint64_t offset)
+{
+    return layout->ranks > 1 ? (uint32_t)(offset / layout->stride) : 0;
+}
+
 /* Where the plane of this layer and the model's head begins, on the rank that has the head; of several, on
  * number `copy` of them. */
 uint64_t pd_layout_plane(const struct pd_layout *layout, uint32_t layer, uint32_t head,

@@ -59,10 +59,25 @@ void pd_lent_close(struct pd_lent *lent)
     lent->pool = NULL;
 }
 
-/* Of which rank an offset is. */
-static uint64_t rank_of(uint64_t offset, uint32_t ranks, uint64_t stride)
+/* What of a read goes from one memory of the source's into one of this process's. */
+static bool read_between(const struct pd_lent *lent, const struct pd_read *read, uint32_t to,
+                         uint32_t from)
 {
-    return ranks > 1 ? offset / stride : 0;
+    const struct pd_layout *own = &lent->pool->layout;
+    const struct pd_export *device = &lent->pool->device[to];
+    struct pd_export_range ranges[PD_READ_RANGES];
+    size_t count = 0;
+
+    for (size_t i = 0; i < read->count; i++) {
+        const struct pd_range *range = &read->ranges[i];
+
+        if (pd_layout_rank(own, range->destination) == to &&
+            (lent->ranks > 1 ? range->source / lent->stride : 0) == from)
+            ranges[count++] =
+                (struct pd_export_range){range->destination - to * own->stride,
+                                         range->source - from * lent->stride, range->length};
+    }
+    return count == 0 || device->read(device->copy_context, lent->memory[to][from], ranges, count);
 }
 
 /* A device may be asked to wait for what it was not asked to copy: that is nothing. */
@@ -71,16 +86,9 @@ bool pd_lent_read(const struct pd_lent *lent, const struct pd_read *read)
     const struct pd_layout *own = &lent->pool->layout;
     bool good = true;
 
-    for (size_t i = 0; i < read->count && good; i++) {
-        const struct pd_range *range = &read->ranges[i];
-        uint64_t to = rank_of(range->destination, own->ranks, own->stride);
-        uint64_t from = rank_of(range->source, lent->ranks, lent->stride);
-        const struct pd_export *device = &lent->pool->device[to];
-        const char *memory = lent->memory[to][from];
-
-        good = device->read(device->copy_context, range->destination - to * own->stride,
-                            memory + (range->source - from * lent->stride), range->length);
-    }
+    for (uint32_t to = 0; to < own->ranks; to++)
+        for (uint32_t from = 0; from < lent->ranks; from++)
+            good = good && read_between(lent, read, to, from);
     for (uint32_t r = 0; r < own->ranks; r++)
         good = lent->pool->device[r].settle(lent->pool->device[r].copy_context) && good;
     return good;

@@ -160,32 +160,61 @@ int pd_pool_map(struct pd_pool *pool, const struct pd_kv_pool *shape, int ranks,
     return map(pool, fds, bytes, error);
 }
 
-bool pd_pool_out(const struct pd_pool *pool, uint32_t first, uint32_t count)
+/* A device is asked for as many ranges at once as there are, up to this. */
+enum { RANGES = 1024 };
+
+static bool out_of(const struct pd_pool *pool, uint32_t rank, uint32_t first, uint32_t count)
 {
     const struct pd_layout *layout = &pool->layout;
+    const struct pd_export *device = &pool->device[rank];
+    uint64_t planes = (uint64_t)layout->layers * layout->rank_heads;
+    struct pd_export_range ranges[RANGES];
+    size_t collected = 0;
 
-    for (uint32_t r = 0; r < layout->ranks; r++) {
-        const struct pd_export *device = &pool->device[r];
+    for (uint64_t plane = 0; plane < planes; plane++) {
+        uint64_t offset = plane * layout->plane_bytes + first * layout->block_bytes;
 
-        for (uint64_t plane = 0; plane < (uint64_t)layout->layers * layout->rank_heads; plane++) {
-            uint64_t offset = plane * layout->plane_bytes + first * layout->block_bytes;
-
-            if (!device->copy(device->copy_context, offset,
-                              pool->base + r * layout->stride + offset, count * layout->block_bytes,
-                              true))
-                return false;
-        }
+        ranges[collected++] = (struct pd_export_range){offset, offset, count * layout->block_bytes};
+        if (collected < RANGES && plane + 1 < planes)
+            continue;
+        if (!device->copy(device->copy_context, pool->base + rank * layout->stride, ranges,
+                          collected, true))
+            return false;
+        collected = 0;
     }
     return true;
 }
 
-bool pd_pool_in(const struct pd_pool *pool, uint64_t offset, uint64_t bytes)
+bool pd_pool_out(const struct pd_pool *pool, uint32_t first, uint32_t count)
 {
-    uint64_t rank = pool->layout.ranks > 1 ? offset / pool->layout.stride : 0;
-    const struct pd_export *device = &pool->device[rank];
+    for (uint32_t r = 0; r < pool->layout.ranks; r++)
+        if (!out_of(pool, r, first, count))
+            return false;
+    return true;
+}
 
-    return device->copy(device->copy_context, offset - rank * pool->layout.stride,
-                        pool->base + offset, bytes, false);
+bool pd_pool_in(const struct pd_pool *pool, const struct pd_read *read)
+{
+    const struct pd_layout *layout = &pool->layout;
+    struct pd_export_range ranges[PD_READ_RANGES];
+
+    for (uint32_t r = 0; r < layout->ranks; r++) {
+        const struct pd_export *device = &pool->device[r];
+        size_t count = 0;
+
+        for (size_t i = 0; i < read->count; i++) {
+            uint64_t offset = read->ranges[i].destination;
+
+            if (pd_layout_rank(layout, offset) != r)
+                continue;
+            offset -= r * layout->stride;
+            ranges[count++] = (struct pd_export_range){offset, offset, read->ranges[i].length};
+        }
+        if (count > 0 && !device->copy(device->copy_context, pool->base + r * layout->stride,
+                                       ranges, count, false))
+            return false;
+    }
+    return true;
 }
 
 void pd_pool_unmap(struct pd_pool *pool)

@@ -48,10 +48,10 @@ static inline bool pd_pool_on_device(const struct pd_pool *pool)
     return pool->device[0].kind == PD_EXPORT_DEVICE;
 }
 
-/* Blocks [first, first + count) of every plane, from the devices to the stage; [offset, offset + bytes), of
- * one plane, from the stage to its device. False: a device is lost. Only of a pool on devices. */
+/* Blocks [first, first + count) of every plane, from the devices to the stage; what a read has brought, from the
+ * stage to its devices. False: a device is lost. Only of a pool on devices. */
 bool pd_pool_out(const struct pd_pool *pool, uint32_t first, uint32_t count);
-bool pd_pool_in(const struct pd_pool *pool, uint64_t offset, uint64_t bytes);
+bool pd_pool_in(const struct pd_pool *pool, const struct pd_read *read);
 
 /* Maps the exported memories, one of each rank (0: 1), of a model of `kv_heads` (0: as many as the ranks
  * have), or makes a stage for them. A pool that cannot be shared read-only is fine, and says why. */

@@ -186,12 +186,8 @@ static bool arrived(void *context, void *end, const struct pd_read *read)
     const struct pd_kvx *kvx = context;
     const struct pd_reader_end *made = end;
 
-    if (!pd_pool_on_device(&kvx->pool) || made->transport->direct)
-        return true;
-    for (size_t i = 0; i < read->count; i++)
-        if (!pd_pool_in(&kvx->pool, read->ranges[i].destination, read->ranges[i].length))
-            return false;
-    return true;
+    return !pd_pool_on_device(&kvx->pool) || made->transport->direct ||
+           pd_pool_in(&kvx->pool, read);
 }
 
 static uint64_t word_of(void *context, void *end, uint32_t block)
