@@ -350,7 +350,9 @@ int pd_cuda_launch(struct pd_cuda *cuda, struct pd_graph *graph, struct pd_step 
 
     if (status != PD_KERNEL_OK)
         return status;
-    error = send_step(cuda, step);
+    error = pd_cuda_bind(cuda->runtime);
+    if (error == 0)
+        error = send_step(cuda, step);
     if (error != 0)
         return pd_cuda_fail(cuda, "sending a step", error);
     status = pd_cuda_step_enqueue(graph, step);

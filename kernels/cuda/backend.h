@@ -109,6 +109,9 @@ void pd_cuda_graph_release(struct pd_graph *graph);
  * step. */
 int pd_cuda_graph_run(struct pd_graph *graph, int tokens, int samples, bool decoding);
 
+/* Whether a sum over ranks of a step of so many rows goes through NCCL. */
+bool pd_cuda_graph_uses_nccl(const struct pd_graph *graph, int rows);
+
 /* Where the graph's recordings are kept (replay.h). */
 struct pd_cuda_replay *pd_cuda_graph_replay(struct pd_graph *graph);
 

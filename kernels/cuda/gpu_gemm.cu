@@ -270,10 +270,8 @@ int pd_cuda_gemm_time(struct pd_cuda_runtime *runtime, const struct pd_cuda_prod
     size_t bytes = (size_t)product->tokens * (size_t)product->stride * sizeof(float);
     struct descriptors d = {};
     float *own = NULL;
-    int error = product->accumulate ? cudaMalloc((void **)&own, bytes) : 0;
+    int error = product->accumulate ? cudaMalloc((void **)&own, bytes) : 0, freed;
 
-    if (error == cudaErrorMemoryAllocation)
-        cudaGetLastError(); /* asked for and not had is no fault of the device */
     if (error != 0)
         return error;
     error = describe(gemm, product, &d) ? 0 : cudaErrorInvalidValue;
@@ -286,7 +284,7 @@ int pd_cuda_gemm_time(struct pd_cuda_runtime *runtime, const struct pd_cuda_prod
     error = error ? error : cudaEventSynchronize(gemm->ended);
     error = error ? error : cudaEventElapsedTime(milliseconds, gemm->begun, gemm->ended);
     forget(gemm, &d);
-    cudaFree(own);
-    return error;
+    freed = cudaFree(own);
+    return error ? error : freed;
 }
 }

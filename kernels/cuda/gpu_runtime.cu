@@ -1,6 +1,10 @@
 /* runtime.h on a GPU, over the CUDA runtime. The driver's virtual memory calls, which the runtime
  * lacks, are asked of it by name, so the program links with the static runtime alone and starts
- * where there is no driver. */
+ * where there is no driver.
+ *
+ * Any thread may come, and for any GPU: each call first says which it means, as the runtime keeps that for
+ * each thread, and takes GPU 0 for a thread that has not said. Errors are those that a call returns; the
+ * runtime's last error, which a look at an event sets too, nobody asks for. */
 
 #include "kernels/cuda/gpu.h"
 
@@ -15,6 +19,8 @@
 /* ---- the driver's calls ---------------------------------------------------------------------- */
 
 struct driver {
+    decltype(&cuDeviceGet) device;
+    decltype(&cuDeviceGetAttribute) attribute;
     decltype(&cuMemGetAllocationGranularity) granularity;
     decltype(&cuMemCreate) create;
     decltype(&cuMemRelease) release;
@@ -39,8 +45,10 @@ template <typename F> static int find(const char *name, F *function, unsigned si
 
 static int find_driver(struct driver *driver)
 {
-    int error = find("cuMemGetAllocationGranularity", &driver->granularity);
+    int error = find("cuDeviceGet", &driver->device);
 
+    error = error ? error : find("cuDeviceGetAttribute", &driver->attribute);
+    error = error ? error : find("cuMemGetAllocationGranularity", &driver->granularity);
     error = error ? error : find("cuMemCreate", &driver->create);
     error = error ? error : find("cuMemRelease", &driver->release);
     error = error ? error : find("cuMemAddressReserve", &driver->reserve);
@@ -61,9 +69,14 @@ const char *pd_cuda_error_text(int error)
     return cudaGetErrorString((cudaError_t)error);
 }
 
+int pd_cuda_bind(struct pd_cuda_runtime *runtime)
+{
+    return cudaSetDevice(runtime->ordinal);
+}
+
 static int open_device(struct pd_cuda_runtime *runtime)
 {
-    int error = cudaSetDevice(runtime->ordinal);
+    int error = pd_cuda_bind(runtime);
 
     error = error ? error : cudaGetDeviceProperties(&runtime->properties, runtime->ordinal);
     error = error ? error : cudaStreamCreateWithFlags(&runtime->stream, cudaStreamNonBlocking);
@@ -103,6 +116,7 @@ int pd_cuda_open(int ordinal, const struct pd_cuda_library *cublaslt, struct pd_
 
 void pd_cuda_close(struct pd_cuda_runtime *runtime)
 {
+    pd_cuda_bind(runtime);
     pd_gpu_gemm_close(runtime);
     for (int i = 0; i < 2; i++)
         if (runtime->event[i] != NULL)
@@ -117,7 +131,8 @@ void pd_cuda_info(struct pd_cuda_runtime *runtime, struct pd_cuda_device_info *i
     size_t free_bytes = 0, total = 0;
 
     memset(info, 0, sizeof(*info));
-    cudaMemGetInfo(&free_bytes, &total);
+    if (pd_cuda_bind(runtime) == 0)
+        cudaMemGetInfo(&free_bytes, &total);
     snprintf(info->name, sizeof(info->name), "%.*s", (int)sizeof(info->name) - 1,
              runtime->properties.name);
     info->major = runtime->properties.major;
@@ -126,15 +141,10 @@ void pd_cuda_info(struct pd_cuda_runtime *runtime, struct pd_cuda_device_info *i
     info->memory_free = free_bytes;
 }
 
-int pd_cuda_bind(struct pd_cuda_runtime *runtime)
-{
-    return cudaSetDevice(runtime->ordinal);
-}
-
 int pd_cuda_reach(struct pd_cuda_runtime *runtime, const struct pd_cuda_runtime *peer)
 {
     int possible = 0;
-    int error = runtime->ordinal == peer->ordinal ? 0 : cudaSetDevice(runtime->ordinal);
+    int error = pd_cuda_bind(runtime);
 
     if (error != 0 || runtime->ordinal == peer->ordinal)
         return error;
@@ -142,10 +152,7 @@ int pd_cuda_reach(struct pd_cuda_runtime *runtime, const struct pd_cuda_runtime 
     if (error == 0)
         error = possible ? cudaDeviceEnablePeerAccess(peer->ordinal, 0)
                          : cudaErrorPeerAccessUnsupported;
-    if (error != cudaErrorPeerAccessAlreadyEnabled)
-        return error;
-    cudaGetLastError(); /* as good as none */
-    return 0;
+    return error == cudaErrorPeerAccessAlreadyEnabled ? 0 : error;
 }
 
 int pd_cuda_memory(int ordinal, uint64_t *total, uint64_t *available)
@@ -174,46 +181,80 @@ static int zero(void *memory, size_t bytes)
     return error ? error : cudaStreamSynchronize(cudaStreamLegacy);
 }
 
-/* Weights are loaded by several threads: each tells the runtime which GPU it means. */
 int pd_cuda_allocate(struct pd_cuda_runtime *runtime, size_t bytes, void **memory)
 {
-    int error = cudaSetDevice(runtime->ordinal);
+    int error = pd_cuda_bind(runtime);
 
-    error = error ? error : cudaMalloc(memory, bytes);
-    return error ? error : zero(*memory, bytes);
+    *memory = NULL;
+    if (error != 0 || (error = cudaMalloc(memory, bytes)) != 0 ||
+        (error = zero(*memory, bytes)) == 0)
+        return error;
+    cudaFree(*memory);
+    *memory = NULL;
+    return error;
 }
 
-void pd_cuda_free(struct pd_cuda_runtime *, void *memory)
+void pd_cuda_free(struct pd_cuda_runtime *runtime, void *memory)
 {
-    cudaFree(memory);
+    if (memory != NULL && pd_cuda_bind(runtime) == 0)
+        cudaFree(memory);
 }
 
 int pd_cuda_allocate_pinned(struct pd_cuda_runtime *runtime, size_t bytes, void **memory)
 {
-    int error = cudaSetDevice(runtime->ordinal);
+    int error = pd_cuda_bind(runtime);
 
+    *memory = NULL;
     if (error == 0)
         error = cudaHostAlloc(memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
-
     if (error == 0)
         memset(*memory, 0, bytes);
     return error;
 }
 
-void pd_cuda_free_pinned(struct pd_cuda_runtime *, void *memory)
+void pd_cuda_free_pinned(struct pd_cuda_runtime *runtime, void *memory)
 {
-    cudaFreeHost(memory);
+    if (memory != NULL && pd_cuda_bind(runtime) == 0)
+        cudaFreeHost(memory);
 }
 
-static CUmemAllocationProp shared_properties(const struct pd_cuda_runtime *runtime)
+static CUmemLocation location_of(const struct pd_cuda_runtime *runtime)
+{
+    CUmemLocation location = {};
+
+    location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    location.id = runtime->ordinal;
+    return location;
+}
+
+static bool has(const struct driver *driver, const struct pd_cuda_runtime *runtime,
+                CUdevice_attribute attribute)
+{
+    CUdevice device;
+    int value = 0;
+
+    return driver->device(&device, runtime->ordinal) == CUDA_SUCCESS &&
+           driver->attribute(&value, attribute, device) == CUDA_SUCCESS && value != 0;
+}
+
+/* Not every GPU can lend memory: in some containers, and under some hypervisors, none can. */
+static bool can_lend(const struct driver *driver, const struct pd_cuda_runtime *runtime)
+{
+    return has(driver, runtime, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) &&
+           has(driver, runtime, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
+}
+
+/* That network cards may reach it is asked for where the GPU knows such memory: others refuse the flag. */
+static CUmemAllocationProp shared_properties(const struct driver *driver,
+                                             const struct pd_cuda_runtime *runtime)
 {
     CUmemAllocationProp properties = {};
 
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    properties.location.id = runtime->ordinal;
-    properties.allocFlags.gpuDirectRDMACapable = 1;
+    properties.location = location_of(runtime);
+    properties.allocFlags.gpuDirectRDMACapable =
+        has(driver, runtime, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
     return properties;
 }
 
@@ -268,19 +309,33 @@ static int create_shared(const struct driver *driver, const CUmemAllocationProp 
     return error;
 }
 
+void pd_cuda_free_shared(struct pd_cuda_runtime *runtime, void *memory, size_t bytes, int fd)
+{
+    if (fd < 0) {
+        pd_cuda_free(runtime, memory);
+        return;
+    }
+    unmap(memory, bytes);
+    close(fd);
+}
+
 int pd_cuda_allocate_shared(struct pd_cuda_runtime *runtime, size_t *bytes, void **memory, int *fd)
 {
-    CUmemAllocationProp properties = shared_properties(runtime);
+    CUmemAllocationProp properties;
     struct driver driver;
     size_t granularity = 0;
     CUdeviceptr address = 0;
-    int error = cudaSetDevice(runtime->ordinal);
+    int error = pd_cuda_bind(runtime);
 
     *fd = -1;
+    *memory = NULL;
     error = error ? error : find_driver(&driver);
-    error =
-        error ? error
-              : driver.granularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+    if (error == 0 && !can_lend(&driver, runtime))
+        return pd_cuda_allocate(runtime, *bytes, memory);
+    if (error == 0) {
+        properties = shared_properties(&driver, runtime);
+        error = driver.granularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+    }
     if (error != 0)
         return error;
     *bytes = (*bytes + granularity - 1) / granularity * granularity;
@@ -288,34 +343,34 @@ int pd_cuda_allocate_shared(struct pd_cuda_runtime *runtime, size_t *bytes, void
     if (error != 0)
         return error;
     *memory = (void *)address;
-    return zero(*memory, *bytes);
-}
-
-void pd_cuda_free_shared(struct pd_cuda_runtime *, void *memory, size_t bytes, int fd)
-{
-    unmap(memory, bytes);
-    close(fd);
+    error = zero(*memory, *bytes);
+    if (error != 0) {
+        pd_cuda_free_shared(runtime, *memory, *bytes, *fd);
+        *memory = NULL;
+        *fd = -1;
+    }
+    return error;
 }
 
 /* The driver takes the descriptor as a pointer, and a reference of its own. */
 int pd_cuda_import(struct pd_cuda_runtime *runtime, int fd, size_t bytes, void **memory)
 {
-    CUmemLocation location = shared_properties(runtime).location;
     CUmemGenericAllocationHandle handle;
     struct driver driver;
     CUdeviceptr address = 0;
-    int error = cudaSetDevice(runtime->ordinal);
+    int error = pd_cuda_bind(runtime);
 
+    *memory = NULL;
     error = error ? error : find_driver(&driver);
     if (error == 0)
         error = driver.import_handle(&handle, (void *)(intptr_t)fd,
                                      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     if (error != 0)
         return error;
-    error =
-        map_handle(&driver, handle, location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE, bytes, &address);
+    error = map_handle(&driver, handle, location_of(runtime), CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+                       bytes, &address);
     driver.release(handle); /* the mapping holds it */
-    *memory = (void *)address;
+    *memory = error == 0 ? (void *)address : NULL;
     return error;
 }
 
@@ -334,7 +389,7 @@ int pd_cuda_dmabuf(struct pd_cuda_runtime *runtime, void *memory, size_t bytes)
     decltype(&cuMemGetHandleForAddressRange) handle_of;
     int fd = -1;
 
-    if (cudaSetDevice(runtime->ordinal) != 0 ||
+    if (pd_cuda_bind(runtime) != 0 ||
         find("cuMemGetHandleForAddressRange", &handle_of, 11070) != 0 ||
         handle_of(&fd, (CUdeviceptr)memory, bytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0) != 0)
         return -1;
@@ -343,7 +398,9 @@ int pd_cuda_dmabuf(struct pd_cuda_runtime *runtime, void *memory, size_t bytes)
 
 int pd_cuda_copy(struct pd_cuda_runtime *runtime, void *to, const void *from, size_t bytes)
 {
-    return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, runtime->stream);
+    int error = pd_cuda_bind(runtime);
+
+    return error ? error : cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, runtime->stream);
 }
 
 /* ---- lanes ----------------------------------------------------------------------------------- */
@@ -356,7 +413,7 @@ struct pd_cuda_lane {
 int pd_cuda_lane_open(struct pd_cuda_runtime *runtime, struct pd_cuda_lane **out)
 {
     struct pd_cuda_lane *lane = (struct pd_cuda_lane *)calloc(1, sizeof(*lane));
-    int error = lane == NULL ? cudaErrorMemoryAllocation : cudaSetDevice(runtime->ordinal);
+    int error = lane == NULL ? cudaErrorMemoryAllocation : pd_cuda_bind(runtime);
 
     *out = NULL;
     if (error == 0) {
@@ -374,7 +431,7 @@ void pd_cuda_lane_close(struct pd_cuda_lane *lane)
 {
     if (lane == NULL)
         return;
-    cudaStreamSynchronize(lane->stream);
+    pd_cuda_lane_wait(lane);
     cudaStreamDestroy(lane->stream);
     free(lane);
 }
@@ -404,34 +461,42 @@ int pd_cuda_lane_scatter(struct pd_cuda_lane *lane, const void *buffer,
 
 int pd_cuda_lane_wait(struct pd_cuda_lane *lane)
 {
-    return cudaStreamSynchronize(lane->stream);
+    int error = cudaSetDevice(lane->ordinal);
+
+    return error ? error : cudaStreamSynchronize(lane->stream);
 }
 
 /* ---- order ----------------------------------------------------------------------------------- */
 
 int pd_cuda_mark(struct pd_cuda_runtime *runtime, int event)
 {
-    return cudaEventRecord(runtime->event[event], runtime->stream);
+    int error = pd_cuda_bind(runtime);
+
+    return error ? error : cudaEventRecord(runtime->event[event], runtime->stream);
 }
 
 int pd_cuda_reached(struct pd_cuda_runtime *runtime, int event)
 {
-    int error = cudaEventQuery(runtime->event[event]);
+    int error = pd_cuda_bind(runtime);
 
+    error = error ? error : cudaEventQuery(runtime->event[event]);
     return error == cudaSuccess ? 1 : error == cudaErrorNotReady ? 0 : -1 - error;
 }
 
 int pd_cuda_drain(struct pd_cuda_runtime *runtime)
 {
-    return cudaStreamSynchronize(runtime->stream);
+    int error = pd_cuda_bind(runtime);
+
+    return error ? error : cudaStreamSynchronize(runtime->stream);
 }
 
 int pd_cuda_fence(struct pd_cuda_runtime *runtime)
 {
-    int supported = 0;
-    int error = cudaDeviceGetAttribute(&supported, cudaDevAttrGPUDirectRDMAFlushWritesOptions,
-                                       runtime->ordinal);
+    int supported = 0, error = pd_cuda_bind(runtime);
 
+    error = error ? error
+                  : cudaDeviceGetAttribute(&supported, cudaDevAttrGPUDirectRDMAFlushWritesOptions,
+                                           runtime->ordinal);
     if (error != 0 || !(supported & cudaFlushGPUDirectRDMAWritesOptionHost))
         return error;
     return cudaDeviceFlushGPUDirectRDMAWrites(cudaFlushGPUDirectRDMAWritesTargetCurrentDevice,
@@ -446,7 +511,10 @@ struct pd_cuda_recording {
 
 int pd_cuda_record_begin(struct pd_cuda_runtime *runtime)
 {
-    return cudaStreamBeginCapture(runtime->stream, cudaStreamCaptureModeThreadLocal);
+    int error = pd_cuda_bind(runtime);
+
+    return error ? error
+                 : cudaStreamBeginCapture(runtime->stream, cudaStreamCaptureModeThreadLocal);
 }
 
 int pd_cuda_record_end(struct pd_cuda_runtime *runtime, struct pd_cuda_recording **out)
@@ -470,12 +538,14 @@ int pd_cuda_record_end(struct pd_cuda_runtime *runtime, struct pd_cuda_recording
 
 int pd_cuda_replay(struct pd_cuda_runtime *runtime, struct pd_cuda_recording *recording)
 {
-    return cudaGraphLaunch(recording->executable, runtime->stream);
+    int error = pd_cuda_bind(runtime);
+
+    return error ? error : cudaGraphLaunch(recording->executable, runtime->stream);
 }
 
-void pd_cuda_recording_free(struct pd_cuda_runtime *, struct pd_cuda_recording *recording)
+void pd_cuda_recording_free(struct pd_cuda_runtime *runtime, struct pd_cuda_recording *recording)
 {
-    if (recording != NULL)
+    if (recording != NULL && pd_cuda_bind(runtime) == 0)
         cudaGraphExecDestroy(recording->executable);
     free(recording);
 }

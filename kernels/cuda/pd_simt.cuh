@@ -66,25 +66,32 @@ typedef cudaStream_t pd_stream;
 
 /* Enqueues a kernel on a grid of x by y blocks of `threads`; 0, or the runtime's error number. */
 #define PD_LAUNCH(kernel, x, y, threads, stream, ...)                                              \
-    (kernel<<<dim3((unsigned)(x), (unsigned)(y)), (unsigned)(threads), 0, stream>>>(__VA_ARGS__),  \
-     (int)cudaGetLastError())
+    PD_LAUNCH_SHARED(kernel, x, y, threads, 0, stream, __VA_ARGS__)
 
 /* The same with `bytes` of shared memory for PD_SHARED_BYTES, at most PD_SHARED_MOST. */
 #define PD_LAUNCH_SHARED(kernel, x, y, threads, bytes, stream, ...)                                \
-    pd_launch_shared(kernel, dim3((unsigned)(x), (unsigned)(y)), threads, bytes, stream,           \
-                     __VA_ARGS__)
+    pd_launch(kernel, dim3((unsigned)(x), (unsigned)(y)), threads, bytes, stream, __VA_ARGS__)
 
+/* Bytes of shared memory that a kernel may have unasked. */
+enum { PD_SHARED_UNASKED = 48 * 1024 };
+
+/* By the call that says itself whether it worked: the runtime's last error may be another call's, such as the
+ * "not ready" of a look at an event. */
 template <typename... Parameters, typename... Arguments>
-static int pd_launch_shared(void (*kernel)(Parameters...), dim3 grid, int threads, size_t bytes,
-                            pd_stream stream, const Arguments &...arguments)
+static int pd_launch(void (*kernel)(Parameters...), dim3 grid, int threads, size_t bytes,
+                     pd_stream stream, const Arguments &...arguments)
 {
-    cudaError_t error = cudaFuncSetAttribute(
-        (const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    cudaLaunchConfig_t config = {};
+    cudaError_t error = cudaSuccess;
 
-    if (error != cudaSuccess)
-        return (int)error;
-    kernel<<<grid, (unsigned)threads, bytes, stream>>>(arguments...);
-    return (int)cudaGetLastError();
+    config.gridDim = grid;
+    config.blockDim = dim3((unsigned)threads);
+    config.dynamicSmemBytes = bytes;
+    config.stream = stream;
+    if (bytes > PD_SHARED_UNASKED)
+        error = cudaFuncSetAttribute((const void *)kernel,
+                                     cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    return (int)(error != cudaSuccess ? error : cudaLaunchKernelEx(&config, kernel, arguments...));
 }
 
 /* All threads of the block meet; shared memory written before is seen after. */

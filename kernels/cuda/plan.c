@@ -486,6 +486,22 @@ static int run_attention(const struct run *run, const struct pd_op *op, int rows
 
 /* ---- sums over ranks ------------------------------------------------------------------------- */
 
+static bool by_nccl(const struct pd_cuda *cuda, size_t values)
+{
+    return cuda->nccl != NULL && values * sizeof(float) > pd_cuda_one_shot_bytes;
+}
+
+bool pd_cuda_graph_uses_nccl(const struct pd_graph *graph, int rows)
+{
+    const struct pd_cuda *cuda = pd_cuda_of(graph->object.device);
+
+    for (int i = 0; cuda->nccl != NULL && i < graph->count; i++)
+        if (graph->ops[i].kind == PD_OP_ALLREDUCE &&
+            by_nccl(cuda, (size_t)rows * (size_t)graph->ops[i].out.cols))
+            return true;
+    return false;
+}
+
 /* NCCL adds into the partial sums themselves where there is something to add them to. */
 static int run_allreduce(const struct run *run, const struct pd_op *op, int rows)
 {
@@ -495,7 +511,7 @@ static int run_allreduce(const struct run *run, const struct pd_op *op, int rows
     float *in = address(op->in), *out = address(op->out);
     int error;
 
-    if (cuda->nccl == NULL || count * sizeof(float) <= pd_cuda_one_shot_bytes)
+    if (!by_nccl(cuda, count))
         return pd_cuda_allreduce(run->stream, &cuda->meeting, in, count, add, out);
     error = pd_cuda_nccl_allreduce(cuda->nccl, cuda->device.rank, in, add ? in : out, count,
                                    run->stream);

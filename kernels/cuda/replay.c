@@ -75,6 +75,15 @@ static int replay_bucket(struct pd_graph *graph, struct pd_cuda_replay *replay, 
     return error != 0 ? pd_cuda_fail(cuda, what, error) : PD_KERNEL_OK;
 }
 
+static bool can_record(const struct pd_graph *graph, const struct pd_step *step, int rows)
+{
+    const struct pd_device *device = graph->object.device;
+
+    return decodes(step) && rows <= PD_CUDA_RECORDED_ROWS && !device->options.eager &&
+           pd_cuda_path_on(((const struct pd_cuda *)device)->paths, PD_CUDA_GRAPHS) &&
+           !pd_cuda_graph_uses_nccl(graph, rows);
+}
+
 static int smaller(int a, int b)
 {
     return a < b ? a : b;
@@ -88,8 +97,7 @@ int pd_cuda_step_enqueue(struct pd_graph *graph, const struct pd_step *step)
     int samples = pd_cuda_bucket(step->samples, smaller(graph->max_samples, options->max_seqs));
     int place = -1;
 
-    if (decodes(step) && tokens == samples && tokens <= PD_CUDA_RECORDED_ROWS && !options->eager &&
-        pd_cuda_path_on(pd_cuda_of(graph->object.device)->paths, PD_CUDA_GRAPHS))
+    if (tokens == samples && can_record(graph, step, tokens))
         place = place_of(replay, tokens);
     return place >= 0 ? replay_bucket(graph, replay, place, tokens)
                       : pd_cuda_graph_run(graph, tokens, samples, decodes(step));

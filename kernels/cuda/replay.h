@@ -12,7 +12,9 @@
  *
  * Recorded is what decodes: one row for each sequence, and a sample of each row. A bucket's first
  * step runs launch by launch, which loads what is loaded on first use; its second is recorded and
- * replayed. */
+ * replayed. What goes through NCCL is not recorded: a communicator waits, when it is destroyed and when it is
+ * aborted, until no recording has a call of its any more. Its steps have rows enough to be longer than their
+ * launches. */
 #ifndef PD_CUDA_REPLAY_H
 #define PD_CUDA_REPLAY_H
 

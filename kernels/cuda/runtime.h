@@ -47,7 +47,8 @@ int pd_cuda_memory(int ordinal, uint64_t *total, uint64_t *available);
 void pd_cuda_info(struct pd_cuda_runtime *runtime, struct pd_cuda_device_info *info);
 const char *pd_cuda_error_text(int error);
 
-/* Makes the calling thread one that launches on this GPU. */
+/* Makes the calling thread one that launches on this GPU, until it calls for another. The calls below do it
+ * themselves; launchers do not. */
 int pd_cuda_bind(struct pd_cuda_runtime *runtime);
 
 /* Lets this GPU's kernels read and write what `peer` allocates. */
@@ -65,7 +66,7 @@ int pd_cuda_allocate_pinned(struct pd_cuda_runtime *runtime, size_t bytes, void 
 void pd_cuda_free_pinned(struct pd_cuda_runtime *runtime, void *memory);
 
 /* Zeroed memory of the device that another process can map: *fd is the handle to pass on. *bytes is
- * rounded up to what the device can map. */
+ * rounded up to what the device can map. Where the GPU can lend none, *fd is -1 and the memory is its own. */
 int pd_cuda_allocate_shared(struct pd_cuda_runtime *runtime, size_t *bytes, void **memory, int *fd);
 void pd_cuda_free_shared(struct pd_cuda_runtime *runtime, void *memory, size_t bytes, int fd);
 

@@ -1,13 +1,16 @@
 /* What stands in for NCCL over the shim: a library of its name, found and opened as NCCL is. Its ranks are threads of
  * one process; a sum waits for all of them, in each one's stream, and adds from the last rank to the first, an order
  * that the own kernels do not have. It is as strict as NCCL: no GPU twice, one count for all, and whoever waits for a
- * rank that does not come waits until the communicators are aborted.
+ * rank that does not come waits until the communicators are aborted. A recording with a sum in it keeps its communicator
+ * from ending, by whichever call: NCCL would wait for ever, this ends the program.
  *
  * The shim itself is the program's (linked with -rdynamic). */
+#include <atomic>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <stdio.h>
 #include <stdlib.h>
 #include <vector>
 
@@ -32,6 +35,7 @@ struct world {
     std::vector<float *> out;
     std::vector<size_t> count;
     size_t come = 0, ranks;
+    std::atomic<long> recorded{0};
     long rounds = 0;
     bool aborted = false;
 };
@@ -95,6 +99,11 @@ int end(void *of)
 {
     comm *one = static_cast<comm *>(of);
 
+    if (one->all->recorded) {
+        fprintf(stderr, "nccl: %ld sums of a communicator that ends are in recordings\n",
+                one->all->recorded.load());
+        abort();
+    }
     delete one;
     std::lock_guard<std::mutex> locked(counts_lock);
     alive--;
@@ -153,6 +162,7 @@ int ncclAllReduce(const void *in, void *out, size_t count, int type, int operati
         std::lock_guard<std::mutex> locked(counts_lock);
         sums++;
     }
+    one.all->recorded += pd_simt::is_recording();
     return pd_simt::enqueue([=] {
                meet(one.all, one.rank, static_cast<const float *>(in), static_cast<float *>(out),
                     count);

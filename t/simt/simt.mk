@@ -84,6 +84,22 @@ $(RACE)/test_group: | $(RACE)/nccl/libnccl.so.2
 $(BUILD)/t/simt/test_logits: $(BUILD)/t/oracle/test_logits.o $(SIMT_OBJ) $(HELP_LIB) $(ROOM_LIBS)
 	$(CXX) $(PD_LDFLAGS) -o $@ $^ -lcmocka $(PD_LIBS)
 
+# What only a GPU runs, over what stands in for CUDA's libraries; CUDA's headers alone are needed. Its symbols are the
+# stand-in library's, which is this program.
+GPU_HEAD := t/simt/cuda_standin.h kernels/cuda/gpu.h kernels/cuda/runtime.h kernels/cuda/cuda.h
+GPU_OBJ  := $(addprefix $(BUILD)/t/simt/gpu/,gpu_runtime.o gpu_gemm.o cuda_standin.o cublaslt_standin.o test_gpu.o)
+
+$(BUILD)/t/simt/gpu/%.o: kernels/cuda/%.cu $(GPU_HEAD)
+	@mkdir -p $(@D)
+	$(SIMT_CXX) $(SAN_FLAGS) -isystem $(CUDA_HOME)/include -x c++ -c -o $@ $<
+
+$(BUILD)/t/simt/gpu/%.o: t/simt/%.cc $(GPU_HEAD)
+	@mkdir -p $(@D)
+	$(SIMT_CXX) $(SAN_FLAGS) -isystem $(CUDA_HOME)/include -c -o $@ $<
+
+$(BUILD)/t/simt/gpu/test_gpu: $(GPU_OBJ) $(BUILD)/kernels/cuda/library.o
+	$(CXX) $(PD_LDFLAGS) -rdynamic -o $@ $^ -lcmocka -lpthread -ldl
+
 .PHONY: check-simt check-cuda test-cuda
 check-simt: $(SIMT_TEST:%=%.run)
 	t/simt/test_spelt
@@ -95,8 +111,9 @@ check-cuda:
 ifneq ($(NVCC),)
 	@$(MAKE) --no-print-directory $(CUDA_SRC:%=$(BUILD)/%.o)
 	t/simt/budgets $(BUILD) $(filter-out kernels/cuda/gpu_%,$(CUDA_SRC))
+	@$(MAKE) --no-print-directory $(BUILD)/t/simt/gpu/test_gpu.run
 else
-	@echo '# skipped: the CUDA kernels were not compiled for sm_80 and sm_90a: there is no nvcc'
+	@echo '# skipped: the CUDA kernels were not compiled for sm_80 and sm_90a, and gpu_*.cu not run: there is no nvcc'
 endif
 
 # A fiber per thread of every kernel: a minute or two. Two of the tiny models have heads that the kernels take.

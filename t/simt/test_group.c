@@ -392,6 +392,46 @@ static void test_large_sums_go_through_nccl(void **state)
     }
 }
 
+/* One token of each of `count` sequences, sampled. */
+static void decode(struct model_run *run, int count)
+{
+    struct pd_step *step;
+
+    assert_int_equal(pd_step_acquire(run->device, &step), PD_KERNEL_OK);
+    step->tokens = step->sequences = step->samples = count;
+    for (int i = 0; i < count; i++) {
+        step->sequence[i] = step->slot[i] = step->sample_slot[i] = i;
+        step->first[i] = step->sample_row[i] = step->kv_slot[i] = i;
+        step->length[i] = step->context[i] = 1;
+        step->sample[i] = (struct pd_sample_params){.top_p = 1, .typical_p = 1, .repetition = 1};
+    }
+    assert_int_equal(pd_graph_launch(pd_model_graph(run->model), step), PD_KERNEL_OK);
+    assert_int_equal(pd_step_wait(run->device, step->number, 60000), PD_KERNEL_OK);
+}
+
+/* A communicator ends when no recording has a sum of its, and this one ends first. */
+static void test_what_goes_through_nccl_is_not_recorded(void **state)
+{
+    long sums = nccl.sums(), replays = pd_simt_replays();
+    struct model_run run;
+    char directory[64];
+
+    (void)state;
+    if (is_small())
+        skip();
+    open_model(&run, directory);
+    for (int i = 0; i < 3; i++)
+        decode(&run, 6);
+    assert_int_equal(nccl.sums() - sums, 3 * 2 * 5);
+    assert_int_equal(pd_simt_replays() - replays, 0);
+    for (int i = 0; i < 3; i++)
+        decode(&run, 4);
+    assert_int_equal(nccl.sums() - sums, 3 * 2 * 5);
+    assert_int_equal(pd_simt_replays() - replays, 2 * 2);
+    model_run_close(&run);
+    dummy_model_remove(directory);
+}
+
 static void expect_told(const char *libraries, const char *numerics)
 {
     struct pd_device_info info;
@@ -508,6 +548,8 @@ int main(void)
         cmocka_unit_test(test_a_rank_that_fails_loses_the_group_and_lets_the_other_go),
         cmocka_unit_test(test_which_gpus_a_group_takes),
         cmocka_unit_test_setup_teardown(test_large_sums_go_through_nccl, open_standin,
+                                        close_standin),
+        cmocka_unit_test_setup_teardown(test_what_goes_through_nccl_is_not_recorded, open_standin,
                                         close_standin),
         cmocka_unit_test_setup_teardown(test_the_line_at_start_says_what_adds, open_standin,
                                         close_standin),
