@@ -230,6 +230,7 @@ test-long: venv model
 	    burst='$(MAKES) check-e2e-burst' \
 	    tsan-link='$(PARALLEL) $(TSAN) worker && $(MAKES) $(TSAN) check-link check-worker' \
 	    asan-rdma='$(PARALLEL) $(ASAN) all unit && $(MAKES) $(ASAN) check-rdma RDMA_CASES="conformance faults"' \
+	    asan-simt='$(PARALLEL) $(ASAN) check-simt-short' \
 	    asan-hostile='$(PARALLEL) $(ASAN) worker && $(MAKES) $(ASAN) check-hostile-worker' \
 	    tsan-hostile='$(PARALLEL) $(TSAN) worker && $(MAKES) $(TSAN) check-hostile-worker'
 

@@ -87,6 +87,7 @@ int pd_gpu_gemm_open(struct pd_cuda_runtime *runtime, const struct pd_cuda_libra
                  runtime->ordinal);
         return cudaErrorSharedObjectInitFailed;
     }
+    pd_cuda_library_keep(library);
     return 0;
 }
 

@@ -131,6 +131,14 @@ void pd_cuda_library_close(struct pd_cuda_library *library)
     library->handle = NULL;
 }
 
+void pd_cuda_library_keep(const struct pd_cuda_library *library)
+{
+    void *again = dlopen(library->path, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
+
+    if (again != NULL)
+        dlclose(again);
+}
+
 bool pd_cuda_library_find(const struct pd_cuda_library *library, const char *symbol, void *function)
 {
     void *address = dlsym(library->handle, symbol);

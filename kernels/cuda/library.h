@@ -36,6 +36,10 @@ bool pd_cuda_library_open(const char *file, const char *folder, struct pd_cuda_l
 /* A missing library is nothing. */
 void pd_cuda_library_close(struct pd_cuda_library *library);
 
+/* In memory until the process ends, however often it is closed: what has been at work on a GPU is not made to go, and
+ * hundreds of MB take long to come again. */
+void pd_cuda_library_keep(const struct pd_cuda_library *library);
+
 /* *function is the address of a symbol, of a pointer's size; false: the library has none such. */
 bool pd_cuda_library_find(const struct pd_cuda_library *library, const char *symbol,
                           void *function);

@@ -50,7 +50,8 @@ static bool find_all(const struct pd_cuda_library *library, struct calls *call)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-static bool begin(struct pd_cuda_nccl *nccl, const int *ordinals, char *why, size_t size)
+static bool begin(struct pd_cuda_nccl *nccl, const struct pd_cuda_library *library,
+                  const int *ordinals, char *why, size_t size)
 {
     void *comms[PD_RANKS_MAX] = {NULL};
     int error;
@@ -65,6 +66,7 @@ static bool begin(struct pd_cuda_nccl *nccl, const int *ordinals, char *why, siz
         return false;
     }
     memcpy(nccl->comm, comms, sizeof(comms));
+    pd_cuda_library_keep(library);
     return true;
 }
 
@@ -82,7 +84,7 @@ struct pd_cuda_nccl *pd_cuda_nccl_open(const struct pd_cuda_library *library, co
     pthread_cond_init(&nccl->left, NULL);
     if (!find_all(library, &nccl->call))
         snprintf(why, size, "it lacks a function");
-    else if (begin(nccl, ordinals, why, size))
+    else if (begin(nccl, library, ordinals, why, size))
         return nccl;
     free(nccl);
     return NULL;

@@ -6,7 +6,7 @@
 DEVICE_SRC   := $(addprefix t/device/,main.c ceilings.c wrappers.c staged.c suites.c collect.c shapes.c)
 DEVICE_RIG   := $(addprefix t/unit/,kernel_rig.c kernel_model.c kernel_answers.c)
 DEVICE_OBJ   := $(patsubst %.c,$(BUILD)/t/device/%.o,$(DEVICE_SRC) $(DEVICE_RIG)) \
-                $(addprefix $(BUILD)/t/device/suite_,layout.o products.o attention.o operators.o sample.o)
+                $(addprefix $(BUILD)/t/device/suite_,layout.o products.o blocks.o attention.o operators.o sample.o)
 DEVICE_CFLAGS = $(PD_CFLAGS) -It/device/include -DPD_DEVICE -Wno-missing-prototypes
 # The daemon finds its libraries beside itself; RPATH, not RUNPATH, so that they find theirs there too.
 BESIDE       := -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/lib'
@@ -25,6 +25,10 @@ $(BUILD)/t/device/suite_layout.o: t/simt/test_layout.c
 $(BUILD)/t/device/suite_products.o: t/simt/test_products.c
 	@mkdir -p $(@D)
 	$(CC) $(DEVICE_CFLAGS) -Dmain=pd_suite_products $(foreach one,fixed small,-Dpd_cuda_matmul_$(one)=pd_staged_$(one)) -Dpd_cuda_add_slices=pd_staged_slices -MMD -MP -c -o $@ $<
+
+$(BUILD)/t/device/suite_blocks.o: t/simt/test_blocks.c
+	@mkdir -p $(@D)
+	$(CC) $(DEVICE_CFLAGS) -Dmain=pd_suite_blocks $(foreach one,gather scatter,-Dpd_cuda_$(one)_ranges=pd_staged_$(one)) -MMD -MP -c -o $@ $<
 
 $(BUILD)/t/device/suite_attention.o: t/simt/test_attention.c
 	@mkdir -p $(@D)

@@ -78,6 +78,9 @@ int main(int argc, char **argv)
 
         if (strcmp(argv[1], stages[i].name) != 0)
             continue;
+        /* Two ranks on one GPU wait for each other: loading what one is to launch may wait for the other's end. */
+        if (stages[i].run == pd_stage_collect)
+            setenv("CUDA_MODULE_LOADING", "EAGER", 1);
         status = pd_stage_gpu(&options);
         return status != 0 ? status : stages[i].run(&options);
     }

@@ -9,6 +9,7 @@
 #define PD_DEVICE_STAGE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum { PD_STAGE_SKIPPED = 77 };
@@ -39,8 +40,8 @@ void pd_stage_figure_to_reach(const char *name, const char *unit, double value, 
 double pd_stage_seconds(void);
 
 /* Bytes a second of a copy within the device, read and written, and multiply-adds a second times two
- * of a large bf16 product: measured anew. */
+ * of a large bf16 product: measured anew. The latter is 0 where there is no cuBLASLt, and `why` says what there is. */
 double pd_stage_copy_bandwidth(bool small);
-double pd_stage_matmul_rate(bool small);
+double pd_stage_matmul_rate(bool small, char *why, size_t size);
 
 #endif

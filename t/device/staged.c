@@ -1,5 +1,5 @@
-/* The suite of own products (t/simt/test_products.c) hands launchers memory of its own, which a GPU does not
- * see: these take their place, and the operands through pinned memory. */
+/* The suites of own products and of the pool's ranges (t/simt/test_products.c, test_blocks.c) hand launchers memory of
+ * their own, which a GPU does not see: these take their place, and the operands through pinned memory. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@ struct staged {
     int count, error;
 };
 
-/* As test_products.c knows them. */
+/* As the suites know them. */
 int pd_staged_fixed(void *stream, bool bf16, const uint16_t *weight, const uint16_t *x, int rows,
                     int cols, int tokens, struct pd_cuda_slices slices, bool accumulate, int stride,
                     float *out);
@@ -22,6 +22,10 @@ int pd_staged_small(void *stream, const struct pd_cuda_matrix *matrix, const flo
                     int stride, float *out);
 int pd_staged_slices(void *stream, const float *sums, int slices, size_t count, bool add,
                      float *out);
+int pd_staged_gather(void *stream, const void *pool, const struct pd_cuda_ranges *ranges,
+                     void *buffer);
+int pd_staged_scatter(void *stream, const void *buffer, const struct pd_cuda_ranges *ranges,
+                      void *pool);
 
 static struct staged begin(void)
 {
@@ -121,4 +125,61 @@ int pd_staged_slices(void *stream, const float *sums, int slices, size_t count, 
         staged.error =
             pd_cuda_add_slices(pd_cuda_stream(staged.runtime), in, slices, count, add, to);
     return take(&staged, out, bytes);
+}
+
+/* ---- ranges ---------------------------------------------------------------------------------- */
+
+/* Bytes up to the end of the last range, in the pool and in the buffer; false: not for a launcher to take. */
+static bool reach(const struct pd_cuda_ranges *ranges, const void *pool, const void *buffer,
+                  size_t *in_pool, size_t *in_buffer)
+{
+    uint64_t odd = (uintptr_t)pool | (uintptr_t)buffer;
+
+    *in_pool = *in_buffer = 0;
+    for (int i = 0; i < ranges->count && i < PD_CUDA_RANGES; i++) {
+        const struct pd_cuda_range *range = &ranges->range[i];
+
+        odd |= range->pool | range->buffer | range->bytes;
+        if (range->pool + range->bytes > *in_pool)
+            *in_pool = range->pool + range->bytes;
+        if (range->buffer + range->bytes > *in_buffer)
+            *in_buffer = range->buffer + range->bytes;
+    }
+    return ranges->count > 0 && ranges->count <= PD_CUDA_RANGES && odd % PD_CUDA_RANGE_UNIT == 0;
+}
+
+int pd_staged_gather(void *stream, const void *pool, const struct pd_cuda_ranges *ranges,
+                     void *buffer)
+{
+    size_t in_pool, in_buffer;
+    struct staged staged;
+    const void *from;
+    void *to;
+
+    if (!reach(ranges, pool, buffer, &in_pool, &in_buffer))
+        return pd_cuda_gather_ranges(stream, pool, ranges, buffer);
+    staged = begin();
+    from = put(&staged, pool, in_pool);
+    to = put(&staged, buffer, in_buffer);
+    if (staged.error == 0)
+        staged.error = pd_cuda_gather_ranges(pd_cuda_stream(staged.runtime), from, ranges, to);
+    return take(&staged, buffer, in_buffer);
+}
+
+int pd_staged_scatter(void *stream, const void *buffer, const struct pd_cuda_ranges *ranges,
+                      void *pool)
+{
+    size_t in_pool, in_buffer;
+    struct staged staged;
+    const void *from;
+    void *to;
+
+    if (!reach(ranges, pool, buffer, &in_pool, &in_buffer))
+        return pd_cuda_scatter_ranges(stream, buffer, ranges, pool);
+    staged = begin();
+    from = put(&staged, buffer, in_buffer);
+    to = put(&staged, pool, in_pool);
+    if (staged.error == 0)
+        staged.error = pd_cuda_scatter_ranges(pd_cuda_stream(staged.runtime), from, ranges, to);
+    return take(&staged, pool, in_pool);
 }

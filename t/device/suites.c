@@ -12,6 +12,7 @@
 
 /* The suites' own main functions, under other names. */
 int pd_suite_products(void);
+int pd_suite_blocks(void);
 int pd_suite_attention(void);
 int pd_suite_operators(void);
 int pd_suite_sample(void);
@@ -36,12 +37,35 @@ int pd_stage_operators(const struct pd_stage_options *options)
     pd_rig_poison = poison;
     if (options->small)
         setenv("PD_SIMT_SHAPES", "1", 1);
-    return pd_suite_products() || pd_suite_attention() || pd_suite_operators() || pd_suite_sample();
+    return pd_suite_products() || pd_suite_blocks() || pd_suite_attention() ||
+           pd_suite_operators() || pd_suite_sample();
 }
 
-/* Ten kernels, each at least once, with nothing recorded: what compute-sanitizer looks at. embed,
+/* Ranges of a pool on the GPU, in by one launch and out by another, as the hand-off asks for them. */
+static void move_ranges(struct pd_device *device)
+{
+    enum { COUNT = 40, BYTES = 4096, APART = 3 * BYTES };
+    static uint8_t in[COUNT * BYTES], out[COUNT * BYTES];
+    struct pd_export_range ranges[COUNT];
+    struct pd_export way;
+    struct pd_buffer *pool;
+
+    for (size_t i = 0; i < sizeof(in); i++)
+        in[i] = (uint8_t)(i * 7 + i / BYTES);
+    for (size_t i = 0; i < COUNT; i++)
+        ranges[i] = (struct pd_export_range){(COUNT - 1 - i) * APART, i * BYTES, BYTES};
+    if (pd_buffer_create(device, PD_BUFFER_KV, COUNT * APART, &pool) != PD_KERNEL_OK ||
+        pd_buffer_export(pool, &way) != PD_KERNEL_OK ||
+        !way.copy(way.copy_context, in, ranges, COUNT, false) ||
+        !way.copy(way.copy_context, out, ranges, COUNT, true))
+        fail_msg("ranges of the pool: %s", pd_device_error(device));
+    if (memcmp(in, out, sizeof(in)) != 0)
+        fail_msg("ranges of the pool are not what was written there");
+}
+
+/* Twelve kernels, each at least once, with nothing recorded: what compute-sanitizer looks at. embed,
  * rmsnorm, to_half, matmul_fixed or matmul_small, rope_store, attention_decode, attention_chunks, swiglu,
- * gather, sample. */
+ * gather, sample, scatter_ranges, gather_ranges. */
 int pd_stage_kernels(const struct pd_stage_options *options)
 {
     int tokens[PD_ANSWER_TOKENS] = {0};
@@ -50,6 +74,7 @@ int pd_stage_kernels(const struct pd_stage_options *options)
     pd_rig_seed = options->seed;
     pd_small_open_enabled(&model, &pd_answering, NULL);
     pd_answers_generate(&model, tokens);
+    move_ranges(model.rig.device);
     pd_small_close(&model);
     return 0;
 }

@@ -1,10 +1,18 @@
 #!/usr/bin/env python3
 """torch's kernels on the shapes of the stage `shapes`, one figure a line. Never run on a GPU so far."""
 import json
+import sys
 import time
 
-import torch
-import torch.nn.functional as F
+try:
+    import torch
+    import torch.nn.functional as F
+except ImportError as error:
+    print(f"this Python has no torch: {error}")
+    sys.exit(77)
+if not torch.cuda.is_available():
+    print("this Python's torch sees no GPU")
+    sys.exit(77)
 
 SHAPES = {
     "llama-3.1-8b": dict(heads=32, kv_heads=8, dim=128, hidden=4096, feed_forward=14336),

@@ -7,6 +7,10 @@
 
 #include <vector>
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
 #ifdef PD_SIMT_TSAN
 #include <sanitizer/tsan_interface.h>
 /* In the runtime, not in its header. */
@@ -35,6 +39,7 @@ struct fiber {
     std::vector<copy> copies; /* under way */
     int group;                /* that the next copy belongs to */
     void *tsan;               /* ThreadSanitizer's name for it */
+    void *asan;               /* AddressSanitizer's frames of it, while it waits */
 };
 
 /* Lanes that wait for the others of their mask. */
@@ -56,7 +61,9 @@ struct block {
     std::vector<int> ready;
     int current, at_barrier, finished;
     void *scheduler;
-    void *scheduler_tsan;
+    void *scheduler_tsan, *scheduler_asan;
+    const void *scheduler_stack; /* as AddressSanitizer knows it */
+    size_t scheduler_bytes;
     const std::function<void()> *kernel;
     uint64_t random;
     std::vector<char> memory; /* static arrays, then the dynamic bytes */

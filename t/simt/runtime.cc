@@ -153,7 +153,7 @@ extern "C" {
 
 const char *pd_cuda_library_file(enum pd_cuda_library_kind kind)
 {
-    return library_files[kind];
+    return getenv("PD_SIMT_NO_LIBRARIES") ? "libnone.so.0" : library_files[kind];
 }
 
 int pd_cuda_open(int ordinal, const struct pd_cuda_library *, struct pd_cuda_runtime **runtime,

@@ -43,7 +43,12 @@ asm(".text\n"
 namespace pd_simt
 {
 
-enum { STACK = 64 * 1024, STATIC_MAX = 48 * 1024, THREADS_MAX = 1024 };
+#ifdef __SANITIZE_ADDRESS__
+enum { STACK = 256 * 1024 }; /* its frames are wider */
+#else
+enum { STACK = 64 * 1024 };
+#endif
+enum { STATIC_MAX = 48 * 1024, THREADS_MAX = 1024 };
 
 thread_local block *running;
 
@@ -73,21 +78,57 @@ static void tell_switch(void *to)
 #endif
 }
 
-void yield()
+/* AddressSanitizer is told which stack comes, before a switch, and that it has come, behind one. What it keeps of
+ * the stack that waits lies in `frames`; none is for one that has ended. */
+static void tell_stack(void **frames, const void *stack, size_t bytes)
+{
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_start_switch_fiber(frames, stack, bytes);
+#else
+    (void)frames, (void)stack, (void)bytes;
+#endif
+}
+
+static void tell_arrival(void *frames, const void **before, size_t *bytes)
+{
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_finish_switch_fiber(frames, before, bytes);
+#else
+    (void)frames, (void)before, (void)bytes;
+#endif
+}
+
+static void to_scheduler(fiber *own, bool ended)
 {
     tell_switch(running->scheduler_tsan);
-    pd_simt_switch(&running->fibers[(size_t)running->current].top, running->scheduler);
+    tell_stack(ended ? nullptr : &own->asan, running->scheduler_stack, running->scheduler_bytes);
+    pd_simt_switch(&own->top, running->scheduler);
+    tell_arrival(own->asan, nullptr, nullptr);
+}
+
+static void to_fiber(fiber *next)
+{
+    tell_switch(next->tsan);
+    tell_stack(&running->scheduler_asan, next->stack.data(), next->stack.size());
+    pd_simt_switch(&running->scheduler, next->top);
+    tell_arrival(running->scheduler_asan, nullptr, nullptr);
+}
+
+void yield()
+{
+    to_scheduler(&running->fibers[(size_t)running->current], false);
 }
 
 static void fiber_main()
 {
+    tell_arrival(nullptr, &running->scheduler_stack, &running->scheduler_bytes);
     leave(running);
     (*running->kernel)();
     if (!running->fibers[(size_t)running->current].copies.empty())
         die("a thread ends with copies under way");
     running->finished++;
     arrive(&running->finished);
-    yield();
+    to_scheduler(&running->fibers[(size_t)running->current], true);
     abort(); /* nobody goes on with a fiber that has ended */
 }
 
@@ -117,8 +158,7 @@ static void run_block()
         running->current = running->ready[pick];
         running->ready[pick] = running->ready.back();
         running->ready.pop_back();
-        tell_switch(running->fibers[(size_t)running->current].tsan);
-        pd_simt_switch(&running->scheduler, running->fibers[(size_t)running->current].top);
+        to_fiber(&running->fibers[(size_t)running->current]);
     }
 }
 
@@ -129,6 +169,9 @@ static void start(fiber *f)
     uintptr_t end = (uintptr_t)(f->stack.data() + f->stack.size()) & ~(uintptr_t)15;
     void **top = (void **)(end - 8);
 
+#ifdef __SANITIZE_ADDRESS__ /* whoever ended here has left its frames */
+    __asan_unpoison_memory_region(f->stack.data(), f->stack.size());
+#endif
     *--top = (void *)fiber_main;
     for (int i = 0; i < 6; i++)
         *--top = nullptr;

@@ -1,5 +1,6 @@
 /* Where NVIDIA's libraries are looked for, in which order, and what is said of them: a stand-in is put
  * into every place, and taken away again from the first on. */
+#include <dlfcn.h>
 #include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -204,12 +205,37 @@ static void test_a_device_says_what_it_has_and_does_without(void **state)
     pd_simt_library_file(PD_CUDA_LIBRARY_NCCL, nccl);
 }
 
+/* Last: it does stay. */
+static void test_what_has_worked_stays_in_memory(void **state)
+{
+    struct pd_cuda_library library;
+    char path[PATH_BYTES];
+
+    (void)state;
+    put("flag", false);
+    for (int kept = 0; kept < 2; kept++) {
+        void *still;
+
+        assert_true(look(&library, "flag"));
+        in_root(path, "flag", FILE_NAME);
+        if (kept)
+            pd_cuda_library_keep(&library);
+        pd_cuda_library_close(&library);
+        still = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+        assert_int_equal(still != NULL, kept);
+        if (still != NULL)
+            dlclose(still);
+    }
+    take("flag");
+}
+
 int main(int count, char **arguments)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_places_in_their_order),
         cmocka_unit_test(test_a_file_that_does_not_open_is_passed_and_named),
         cmocka_unit_test(test_a_device_says_what_it_has_and_does_without),
+        cmocka_unit_test(test_what_has_worked_stays_in_memory),
     };
     char *slash = realpath(arguments[0], standin) != NULL ? strrchr(standin, '/') : NULL;
 
