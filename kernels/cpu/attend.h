@@ -29,7 +29,7 @@
     static void scored_##form##_##n(const uint8_t *values, ptrdiff_t stride, int keys,             \
                                     const float *weights, float *sums)                             \
     {                                                                                              \
-        multiply(form, n, values, stride, keys, weights, PANEL, 1, weights, 0, 0, sums);           \
+        multiply(form, n, 0, values, stride, keys, weights, PANEL, 1, weights, 0, 0, sums);        \
     }
 #define NAME_SCORED(form, n) scored_##form##_##n,
 
@@ -54,13 +54,15 @@ struct attend {
     int group, rows, dim, padded; /* rows = tokens * group; padded: dim in whole panels */
     size_t size;                  /* bytes of a number in the pool */
     bool in_place;                /* values are used where they lie, not copied to `values` */
-    float *packed;                /* queries, times scale, in tiles of [dim][n] */
-    float *scores;                /* [SPLIT / PANEL][rows][PANEL] */
-    float *sums;                  /* [padded / PANEL][rows][PANEL] */
-    float *states;                /* [rows][state_floats] */
-    float *greatest, *total;      /* [rows], of the split */
-    float *keys;                  /* [SPLIT / PANEL][dim][PANEL] */
-    float *values;                /* [padded / PANEL][SPLIT][PANEL] */
+    bool halves;                  /* keys are turned as 16-bit numbers, to be widened when used */
+    float *
+        packed; /* queries, times scale, in tiles of [dim][n]; halves: [dim / PANEL][rows][PANEL] */
+    float *scores;           /* [SPLIT / PANEL][rows][PANEL] */
+    float *sums;             /* [padded / PANEL][rows][PANEL] */
+    float *states;           /* [rows][state_floats] */
+    float *greatest, *total; /* [rows], of the split */
+    void *keys;              /* [SPLIT / PANEL][dim][PANEL], of floats or halves */
+    float *values;           /* [padded / PANEL][SPLIT][PANEL] */
     const uint8_t *key[PD_CPU_SPLIT], *value[PD_CPU_SPLIT]; /* where the split's keys lie */
 };
 
@@ -120,13 +122,13 @@ static struct coming coming_split(const struct pd_cpu_query *query, int split)
     return (struct coming){query, split * PD_CPU_SPLIT, end < keys ? end : keys};
 }
 
-/* Starts loading the next sixteen keys and their values. */
-static void fetch(struct coming *coming, size_t size)
+/* Starts loading the next `count` keys and their values. */
+static void fetch(struct coming *coming, size_t size, int count)
 {
     const struct pd_cpu_query *query = coming->query;
     const struct pd_kv_pool *pool = query->pool;
     size_t row = (size_t)pool->head_dim * size, tile = (size_t)pool->block_size * row;
-    int stop = coming->end - coming->at < 4 ? coming->end : coming->at + 4;
+    int stop = coming->end - coming->at < count ? coming->end : coming->at + count;
 
     while (coming->at < stop) {
         int block = coming->at / pool->block_size, offset = coming->at % pool->block_size;
@@ -153,7 +155,7 @@ INLINE void turn_keys(enum pd_dtype type, size_t size, const uint8_t *const *key
     for (int d = 0; d < whole; d += LANES) {
         lanes key[LANES];
 
-        fetch(coming, size);
+        fetch(coming, size, 4);
 #pragma GCC unroll 16
         for (int i = 0; i < LANES; i++)
             key[i] = load_kv(type, keys[i] + (size_t)d * size);
@@ -165,6 +167,17 @@ INLINE void turn_keys(enum pd_dtype type, size_t size, const uint8_t *const *key
     for (int d = whole; d < dim; d++) {
         for (int i = 0; i < LANES; i++)
             out[d * PANEL + i] = load_kv_one(type, keys[i] + (size_t)d * size);
+    }
+}
+
+/* The same for a few rows, which use a number once: it stays as it is until then, so that half as many
+ * registers are turned. */
+INLINE void turn_keys_as_halves(const uint8_t *const *keys, int dim, uint16_t *out,
+                                struct coming *coming)
+{
+    for (int d = 0; d < dim; d += TURNED) {
+        fetch(coming, sizeof(*out), (LANES * TURNED + dim - 1) / dim);
+        turn_halves(keys, (size_t)d * sizeof(*out), out + d * PANEL, PANEL);
     }
 }
 
@@ -189,8 +202,12 @@ INLINE void load_split(enum pd_dtype type, struct attend *a, int count, struct c
     for (int j = count; j % LANES != 0; j++)
         a->key[j] = a->key[count - 1];
     for (int j = 0; j < count; j += LANES) {
-        turn_keys(type, size, a->key + j, a->dim, a->keys + j / PANEL * PANEL * a->dim + j % PANEL,
-                  coming);
+        int at = j / PANEL * PANEL * a->dim + j % PANEL;
+
+        if (a->halves)
+            turn_keys_as_halves(a->key + j, a->dim, (uint16_t *)a->keys + at, coming);
+        else
+            turn_keys(type, size, a->key + j, a->dim, (float *)a->keys + at, coming);
     }
     for (int j = 0; !a->in_place && j < count; j++)
         copy_value(type, size, a->value[j], a->dim, a->values + j * PANEL);
@@ -209,8 +226,18 @@ static void load_keys_and_values(struct attend *a, int first, int count, struct 
     default:
         load_split(PD_F32, a, count, coming);
     }
-    while (coming->at < coming->end)
-        fetch(coming, a->size);
+    fetch(coming, a->size, coming->end - coming->at);
+}
+
+/* A panel of keys that are halves: as a panel of values, their dimensions in runs of PANEL. */
+static void score_halves(const struct attend *a, int p)
+{
+    const uint16_t *keys = (const uint16_t *)a->keys + p * PANEL * a->dim;
+
+    for (int d = 0; d < a->dim; d += PANEL)
+        scored[a->query->pool->type][a->rows - 1]((const uint8_t *)(keys + d * PANEL), PANEL, PANEL,
+                                                  a->packed + d * a->rows,
+                                                  a->scores + p * a->rows * PANEL);
 }
 
 static void score(const struct attend *a, int count)
@@ -219,8 +246,12 @@ static void score(const struct attend *a, int count)
 
     memset(a->scores, 0, (size_t)(panels * a->rows * PANEL) * sizeof(float));
     for (int p = 0; p < panels; p++) {
-        const uint8_t *keys = (const uint8_t *)(a->keys + p * PANEL * a->dim);
+        const uint8_t *keys = (const uint8_t *)((float *)a->keys + p * PANEL * a->dim);
 
+        if (a->halves) {
+            score_halves(a, p);
+            continue;
+        }
         for (int i = 0; i < tiles; i++) {
             int r = pd_cpu_tile(a->rows, tiles, i), n = pd_cpu_tile(a->rows, tiles, i + 1) - r;
             float *q = a->packed + r * a->dim;
@@ -372,6 +403,25 @@ static void merge(const float *states, int splits, size_t stride, int head_dim, 
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
+/* A tile's rows; row r is head r % group of token r / group. */
+static void pack_queries(const struct attend *a, int first, int end)
+{
+    const struct pd_cpu_query *query = a->query;
+    int n = end - first, row = a->halves ? PANEL : 1, dim = a->halves ? 1 : n;
+    float scale = query->shape->scale;
+
+    for (int r = first; r < end; r++) {
+        const float *q =
+            query->q + (size_t)(r / a->group) * query->q_stride + r % a->group * a->dim;
+        float *out = a->packed + first * a->dim + (r - first) * row;
+
+        for (int d = 0; d < a->dim; d += PANEL, out += n * PANEL) {
+            for (int i = 0; i < PANEL && d + i < a->dim; i++)
+                out[i * dim] = q[d + i] * scale;
+        }
+    }
+}
+
 static void start(struct attend *a, const struct pd_cpu_query *query, float *scratch)
 {
     const struct pd_attention_shape *shape = query->shape;
@@ -384,8 +434,9 @@ static void start(struct attend *a, const struct pd_cpu_query *query, float *scr
     a->padded = (a->dim + PANEL - 1) / PANEL * PANEL;
     a->size = query->pool->type == PD_F32 ? 4 : 2;
     a->in_place = a->rows <= ROWS && a->dim == a->padded; /* few rows: a copy would not pay */
+    a->halves = a->in_place && a->size == sizeof(uint16_t);
     a->keys = scratch;
-    a->values = a->keys + a->padded * PD_CPU_SPLIT;
+    a->values = scratch + a->padded * PD_CPU_SPLIT;
     a->scores = a->values + a->padded * PD_CPU_SPLIT;
     a->sums = a->scores + a->rows * PD_CPU_SPLIT;
     a->states = a->sums + a->rows * a->padded;
@@ -393,17 +444,8 @@ static void start(struct attend *a, const struct pd_cpu_query *query, float *scr
     a->greatest = a->packed + a->rows * a->dim;
     a->total = a->greatest + a->rows;
     tiles = pd_cpu_tiles(a->rows, ROWS);
-    for (int i = 0; i < tiles; i++) {
-        int first = pd_cpu_tile(a->rows, tiles, i), end = pd_cpu_tile(a->rows, tiles, i + 1);
-
-        for (int r = first; r < end; r++) { /* row r is head r % group of token r / group */
-            const float *q =
-                query->q + (size_t)(r / a->group) * query->q_stride + r % a->group * a->dim;
-
-            for (int d = 0; d < a->dim; d++)
-                a->packed[first * a->dim + d * (end - first) + r - first] = q[d] * shape->scale;
-        }
-    }
+    for (int i = 0; i < tiles; i++)
+        pack_queries(a, pd_cpu_tile(a->rows, tiles, i), pd_cpu_tile(a->rows, tiles, i + 1));
 }
 
 static float *row_state(const struct attend *a, float *states, size_t state_rows, int r)

@@ -158,6 +158,53 @@ INLINE void lanes_transpose(lanes a[LANES])
     }
 }
 
+/* TURNED 16-bit numbers of sixteen rows: number i of all of them goes to out + i * stride. */
+enum { TURNED = 32 };
+
+INLINE void turn_halves(const uint8_t *const rows[LANES], size_t offset, uint16_t *out,
+                        ptrdiff_t stride)
+{
+    const __m512i firsts = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
+    const __m512i lasts = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+    __m512i a[LANES], t[LANES];
+
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++)
+        a[i] = _mm512_loadu_si512(rows[i] + offset);
+#pragma GCC unroll 8
+    for (int i = 0; i < LANES; i += 2) {
+        t[i] = _mm512_unpacklo_epi16(a[i], a[i + 1]);
+        t[i + 1] = _mm512_unpackhi_epi16(a[i], a[i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < LANES; i += 4) {
+        a[i] = _mm512_unpacklo_epi32(t[i], t[i + 2]);
+        a[i + 1] = _mm512_unpackhi_epi32(t[i], t[i + 2]);
+        a[i + 2] = _mm512_unpacklo_epi32(t[i + 1], t[i + 3]);
+        a[i + 3] = _mm512_unpackhi_epi32(t[i + 1], t[i + 3]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4;
+         i++) { /* a quarter of t[2 i] is a number of rows 0-7, of t[8 + 2 i] of 8-15 */
+        t[2 * i] = _mm512_unpacklo_epi64(a[i], a[i + 4]);
+        t[2 * i + 1] = _mm512_unpackhi_epi64(a[i], a[i + 4]);
+        t[8 + 2 * i] = _mm512_unpacklo_epi64(a[8 + i], a[12 + i]);
+        t[9 + 2 * i] = _mm512_unpackhi_epi64(a[8 + i], a[12 + i]);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        __m512i first = _mm512_permutex2var_epi64(t[i], firsts, t[8 + i]);
+        __m512i last = _mm512_permutex2var_epi64(t[i], lasts, t[8 + i]);
+
+        _mm256_storeu_si256((__m256i *)(out + i * stride), _mm512_castsi512_si256(first));
+        _mm256_storeu_si256((__m256i *)(out + (8 + i) * stride),
+                            _mm512_extracti64x4_epi64(first, 1));
+        _mm256_storeu_si256((__m256i *)(out + (16 + i) * stride), _mm512_castsi512_si256(last));
+        _mm256_storeu_si256((__m256i *)(out + (24 + i) * stride),
+                            _mm512_extracti64x4_epi64(last, 1));
+    }
+}
+
 INLINE void lanes_halves(lanes a, float low[8], float high[8])
 {
     _mm256_storeu_ps(low, _mm512_castps512_ps256(a));
@@ -330,6 +377,38 @@ INLINE void lanes_transpose(lanes a[LANES])
         a[i] = BOTH(quarter[0][i], quarter[1][i]);
         a[i + 8] = BOTH(quarter[2][i], quarter[3][i]);
     }
+}
+
+enum { TURNED = 8 };
+
+INLINE void turn_eight(const uint8_t *const rows[8], size_t offset, uint16_t *out, ptrdiff_t stride)
+{
+    __m128i a[8], t[8];
+
+    for (int i = 0; i < 8; i++)
+        a[i] = _mm_loadu_si128((const __m128i *)(rows[i] + offset));
+    for (int i = 0; i < 8; i += 2) {
+        t[i] = _mm_unpacklo_epi16(a[i], a[i + 1]);
+        t[i + 1] = _mm_unpackhi_epi16(a[i], a[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4) {
+        a[i] = _mm_unpacklo_epi32(t[i], t[i + 2]);
+        a[i + 1] = _mm_unpackhi_epi32(t[i], t[i + 2]);
+        a[i + 2] = _mm_unpacklo_epi32(t[i + 1], t[i + 3]);
+        a[i + 3] = _mm_unpackhi_epi32(t[i + 1], t[i + 3]);
+    }
+    for (int i = 0; i < 4; i++) {
+        _mm_storeu_si128((__m128i *)(out + 2 * i * stride), _mm_unpacklo_epi64(a[i], a[i + 4]));
+        _mm_storeu_si128((__m128i *)(out + (2 * i + 1) * stride),
+                         _mm_unpackhi_epi64(a[i], a[i + 4]));
+    }
+}
+
+INLINE void turn_halves(const uint8_t *const rows[LANES], size_t offset, uint16_t *out,
+                        ptrdiff_t stride)
+{
+    turn_eight(rows, offset, out, stride);
+    turn_eight(rows + 8, offset, out + 8, stride);
 }
 
 INLINE void lanes_halves(lanes a, float low[8], float high[8])
@@ -517,6 +596,20 @@ INLINE void lanes_transpose(lanes a[LANES])
     }
     for (int i = 0; i < LANES; i++)
         a[i] = lanes_load(out[i]);
+}
+
+enum { TURNED = 8 };
+
+INLINE void turn_halves(const uint8_t *const rows[LANES], size_t offset, uint16_t *out,
+                        ptrdiff_t stride)
+{
+    for (int i = 0; i < LANES; i++) {
+        uint16_t row[TURNED];
+
+        memcpy(row, rows[i] + offset, sizeof(row));
+        for (int k = 0; k < TURNED; k++)
+            out[k * stride + i] = row[k];
+    }
 }
 
 INLINE void lanes_halves(lanes a, float low[8], float high[8])

@@ -72,9 +72,9 @@ INLINE void multiply_columns(int form, int n, const uint8_t *block, ptrdiff_t ws
 
 /* acc[t][32] += panel * x for n tokens; `block` is the panel's first of (columns + 31) / 32. x of token t,
  * column k is x[t * xs + k * xk]; its sum over block b is sums[t * ss + b * sb]. ws is PANEL but for
- * plain numbers that lie elsewhere. All of form, n, and the strides that are constants at a call make code
- * of their own. */
-INLINE void multiply(int form, int n, const uint8_t *panel, ptrdiff_t ws, int columns,
+ * plain numbers that lie elsewhere. `ahead`: the panel is part of a long stream from memory. All of form,
+ * n, ahead, and the strides that are constants at a call make code of their own. */
+INLINE void multiply(int form, int n, int ahead, const uint8_t *panel, ptrdiff_t ws, int columns,
                      const float *x, ptrdiff_t xs, ptrdiff_t xk, const float *sums, ptrdiff_t ss,
                      ptrdiff_t sb, float *acc)
 {
@@ -92,7 +92,7 @@ INLINE void multiply(int form, int n, const uint8_t *panel, ptrdiff_t ws, int co
             const uint8_t *block = panel + (size_t)b * form_bytes(form);
             const float *xb = x + b * BLOCK * xk;
 
-            if (form < PD_FORM_COUNT && n <= DIRECT_ROWS && h == 0)
+            if (ahead && h == 0)
                 fetch_ahead(block, form_bytes(form));
             if (form_plain(form)) {
                 int count = columns - b * BLOCK < BLOCK ? columns - b * BLOCK : BLOCK;
@@ -223,13 +223,13 @@ typedef void packed_multiply(const uint8_t *panel, int columns, const float *x, 
                                     ptrdiff_t stride, const float *sums, ptrdiff_t blocks,         \
                                     float *acc)                                                    \
     {                                                                                              \
-        multiply(form, n, panel, PANEL, columns, x, stride, 1, sums, blocks, 1, acc);              \
+        multiply(form, n, 1, panel, PANEL, columns, x, stride, 1, sums, blocks, 1, acc);           \
     }
 #define PACKED(form, n)                                                                            \
     static void packed_##form##_##n(const uint8_t *panel, int columns, const float *x,             \
                                     const float *sums, float *acc)                                 \
     {                                                                                              \
-        multiply(form, n, panel, PANEL, columns, x, 1, n, sums, 1, n, acc);                        \
+        multiply(form, n, 0, panel, PANEL, columns, x, 1, n, sums, 1, n, acc);                     \
     }
 #define NAME_DIRECT(form, n) direct_##form##_##n,
 #define NAME_PACKED(form, n) packed_##form##_##n,
