@@ -3,6 +3,7 @@
  *     tokenize json FILE [CONFIG]       a tokenizer.json, and tokenizer_config.json
  *     tokenize dump FILE NAME           a dump of a GGUF file's vocabulary, and the name of its
  * rules
+ *     tokenize gguf FILE                the tokenizer that a GGUF file describes
  *
  * First line out: the digest in hex. Then records in, records out, little-endian:
  *
@@ -11,6 +12,7 @@
  *
  * A dump is u32 tokens, u32 merges, then u8 kind, u32 length, text for each token, and u32 length,
  * text for each merge. */
+#include "worker/model/gguf_tokenizer.h"
 #include "worker/text/stream.h"
 
 #include <stdio.h>
@@ -60,6 +62,27 @@ static struct pd_tokenizer *from_json(char **argv)
         die(error.text);
     free(json);
     free(config);
+    return tokenizer;
+}
+
+static struct pd_tokenizer *from_gguf(char **argv)
+{
+    struct pd_tokenizer *tokenizer = NULL;
+    struct pd_tokenizer_spec spec;
+    struct pd_tensor_table tensors = {0};
+    struct pd_gguf *gguf;
+    struct pd_error error;
+    size_t length;
+    char *file = read_file(argv[2], &length);
+
+    if (pd_gguf_parse(argv[2], (const uint8_t *)file, length, &tensors, &gguf, &error) != PD_OK ||
+        pd_gguf_tokenizer_read(gguf, &spec, &error) != PD_OK ||
+        pd_tokenizer_create(&spec, &tokenizer, &error) != PD_OK)
+        die(error.text);
+    pd_gguf_tokenizer_free(&spec);
+    pd_gguf_destroy(gguf);
+    pd_tensor_table_free(&tensors);
+    free(file);
     return tokenizer;
 }
 
@@ -188,8 +211,10 @@ int main(int argc, char **argv)
     int kind;
 
     if (argc < 3)
-        die("usage: tokenize json FILE [CONFIG] | dump FILE NAME");
-    tokenizer = strcmp(argv[1], "json") == 0 ? from_json(argv) : from_dump(argv);
+        die("usage: tokenize json FILE [CONFIG] | dump FILE NAME | gguf FILE");
+    tokenizer = strcmp(argv[1], "json") == 0   ? from_json(argv)
+                : strcmp(argv[1], "gguf") == 0 ? from_gguf(argv)
+                                               : from_dump(argv);
     pd_tokenizer_digest(tokenizer, digest);
     for (i = 0; i < sizeof digest; i++)
         printf("%02x", digest[i]);

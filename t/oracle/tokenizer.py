@@ -6,7 +6,8 @@
 DRIVER is the built t/oracle/tokenize.c. Families: SmolLM2, from the vocabulary in a GGUF file, read as a
 tokenizer.json made of it and by the name of its pre-tokeniser; the same vocabulary under the rules of
 other families; and any directory with a tokenizer.json (Qwen3's, say). A family whose file is not given
-is skipped, and said so. Half of the lists of ids that are compared the other way, id to text, are
+is skipped, and said so. SentencePiece's families (Llama 2, Mistral): a vocabulary trained on the spot, spelt as
+theirs, as both kinds of tokenizer.json that there are and as a GGUF file with scores. Half of the lists of ids that are compared the other way, id to text, are
 random: they hold broken characters.
 """
 import argparse
@@ -20,7 +21,7 @@ import threading
 
 import gguf
 import tokenizers
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 SCRATCH = pathlib.Path(__file__).resolve().parents[2] / "build/oracle"
 
@@ -51,7 +52,8 @@ COMPOSED = "éÅÅΩK;`´ǖḍ̇ẛ̣ÅﬁﬀſﬅİıßΆΐ가각힣ख़ग�
 PUNCTUATION = list("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~") + ["...", "—", "…", "«", "»", "、", "。", "！", "？", "（", "）", "؟", "।", "::", "//", "->", "=="]
 LOOK_ALIKES = ["<|im_start|>", "<|im_end|>", "<|im_start|", "<|im_<|im_end|>", "<|endoftext|>", "<|endoftext|", "<think>", "</think>",
                "<tool_call>", "</tool_call >", "<|", "|>", "<<|im_end|>>", "<|im_start|>user\n", "<repo_name>", "<file_sep>", "<jupyter_code>",
-               "<|IM_END|>", "<|im_end|>\u0301", "é<|im_end|>", "Ġ", "Ċ", "ĠĠ", "[PAD]", "<s>", "</s>"]
+               "<|IM_END|>", "<|im_end|>\u0301", "é<|im_end|>", "Ġ", "Ċ", "ĠĠ", "[PAD]", "<s>", "</s>", "\u2581", " \u2581the",
+               "<0x41>", "[INST]", "[INST] the", "<unk>"]
 
 
 def inside(rng, ranges):
@@ -242,6 +244,123 @@ def id_lists(rng, encoded, vocabulary):
             yield [rng.randrange(600) if rng.randrange(3) else rng.randrange(vocabulary) for _ in range(rng.randint(1, 24))]
 
 
+# ---- SentencePiece ---------------------------------------------------------------------------------
+
+MARK = "\u2581"
+
+
+class Marked:
+    """A small vocabulary as SentencePiece's BPE leaves them: specials, all bytes, then pieces, the best first."""
+
+    def __init__(self, seed, size):
+        rng = random.Random(seed)
+        corpus = [MARK + t.replace(" ", MARK) for t in texts(rng, 4000)]
+        made = tokenizers.Tokenizer(models.BPE())
+        made.pre_tokenizer = pre_tokenizers.Split(Regex(f"{MARK}"), "merged_with_next")
+        made.train_from_iterator(corpus, trainers.BpeTrainer(vocab_size=size, show_progress=False, max_token_length=24))
+        pieces = sorted(made.get_vocab().items(), key=lambda item: item[1])
+        pieces = [p for p, _ in pieces if " " not in p and "\0" not in p]
+        # Some characters are left to the bytes, and words with marks inside or in a row are there, too.
+        pieces = [p for p in pieces if len(p) > 1 or ord(p) < 0x250 or p == MARK or rng.randrange(3)]
+        pieces += [MARK * n for n in (2, 3, 4, 8)] + [f"of{MARK}the", f"{MARK}in{MARK}", f"x{MARK}"]
+        pieces = list(dict.fromkeys(pieces))
+        self.tokens = ["<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)] + pieces
+        # Scores of pieces that other pieces consist of come first, as in training; single characters last of all.
+        self.scores = [0.0] * 259 + [-float(i) if len(p) > 1 else -1e6 for i, p in enumerate(pieces)]
+
+    def merges(self):
+        """As `transformers` makes them of a SentencePiece file."""
+        ids = {token: i for i, token in enumerate(self.tokens)}
+        found = []
+        for token, score in zip(self.tokens[259:], self.scores[259:]):
+            halves = [(token[:i], token[i:], score) for i in range(1, len(token))]
+            found += sorted((h for h in halves if h[0] in ids and h[1] in ids), key=lambda h: (ids[h[0]], ids[h[1]]))
+        found.sort(key=lambda h: (h[2], len(h[0]), len(h[1])), reverse=True)
+        return [(left, right) for left, right, _ in found]
+
+    def tokenizer(self, prepend):
+        vocabulary = {token: i for i, token in enumerate(self.tokens)}
+        made = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=self.merges(), unk_token="<unk>", fuse_unk=True,
+                                               byte_fallback=True))
+        if prepend:
+            made.normalizer = normalizers.Sequence([normalizers.Prepend(MARK), normalizers.Replace(" ", MARK)])
+        else:
+            made.pre_tokenizer = pre_tokenizers.Metaspace(replacement=MARK, prepend_scheme="first", split=False)
+        made.decoder = decoders.Sequence([decoders.Replace(MARK, " "), decoders.ByteFallback(), decoders.Fuse(),
+                                          decoders.Strip(" ", 1, 0)])
+        made.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in self.tokens[:3]])
+        made.add_tokens([AddedToken("[INST]", normalized=False)])
+        made.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+        return made
+
+    def gguf(self, path):
+        writer = gguf.GGUFWriter(path, "llama")
+        writer.add_tokenizer_model("llama")
+        writer.add_token_list(self.tokens + ["[INST]"])
+        writer.add_token_scores(self.scores + [0.0])
+        writer.add_token_types([2, 3, 3] + [6] * 256 + [1] * (len(self.tokens) - 259) + [4])
+        writer.add_bos_token_id(1)
+        writer.add_eos_token_id(2)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.close()
+
+    def whole(self, ids):
+        """Whether neighbouring bytes are characters, all of them or none: of others a stream says more than `tokenizers`,
+        which gives all of them up."""
+        run = b""
+        for i in [*(i for i in ids if i > 2), 0]:  # specials are gone before anything is decoded
+            if 3 <= i < 259:
+                run += bytes([i - 3])
+                continue
+            try:
+                run.decode()
+            except UnicodeDecodeError:
+                if run.decode("utf-8", "ignore"):
+                    return False
+            run = b""
+        return True
+
+    def lists(self, rng, encoded):
+        for i, ids in enumerate(encoded):
+            if i % 2:
+                yield ids
+            else:
+                yield [rng.randrange(3, 259) if rng.randrange(4) == 0 else rng.randrange(len(self.tokens) + 1)
+                       for _ in range(rng.randint(1, 24))]
+
+
+def check_marked(options):
+    """An answer goes on with a text: the tokens of "a" are before each list, and its text is taken away again."""
+    SCRATCH.mkdir(parents=True, exist_ok=True)
+    made, good, digests = Marked(options.seed, 6000), True, {}
+    made.gguf(SCRATCH / "marked.gguf")
+    for name, prepend in (("Prepend", True), ("Metaspace", False)):
+        path = SCRATCH / f"marked-{name}.json"
+        made.tokenizer(prepend).save(str(path))
+        theirs = tokenizers.Tokenizer.from_file(str(path))
+        before = theirs.encode("a", add_special_tokens=False).ids
+        rng = random.Random(options.seed)
+        samples = list(texts(rng, options.served if prepend else options.served // 4))
+        samples += every_character() if prepend else []
+        expected = [e.ids for e in theirs.encode_batch(samples, add_special_tokens=True)]
+        # Where a template has written the begin token already, a worker puts no other before it.
+        expected = [ids[1:] if ids[:2] == [1, 1] else ids for ids in expected]
+        print(f"SentencePiece's spelling, {name}: {len(made.tokens)} tokens", flush=True)
+        digests[name], ours = encode_with(options.driver, ["json", path], samples)
+        good &= compare("text to ids", ours, expected, samples)
+        lists = [ids for ids in made.lists(rng, expected) if made.whole(ids)]
+        decoded = [text[1:] for text in theirs.decode_batch([before + ids for ids in lists], skip_special_tokens=True)]
+        good &= compare("ids to text", decode_with(options.driver, ["json", path], lists), decoded, lists)
+        if prepend:
+            digests["GGUF"], ours = encode_with(options.driver, ["gguf", SCRATCH / "marked.gguf"], samples)
+            good &= compare("text to ids, by scores", ours, expected, samples)
+    if digests["GGUF"] != digests["Prepend"] or digests["GGUF"] == digests["Metaspace"]:
+        print("  the digest says otherwise")
+        good = False
+    return good
+
+
 # ---- comparison ------------------------------------------------------------------------------------
 
 
@@ -304,7 +423,7 @@ def main():
     parser.add_argument("--served", type=int, default=25_000, help="strings for the rules of each other family that is served")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    good = True
+    good = check_marked(options)
 
     if options.gguf:
         good &= check_gguf(options)

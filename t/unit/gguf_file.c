@@ -101,6 +101,11 @@ void gguf_key_i32s(struct gguf_file *file, const char *key, const int32_t *value
     bytes_put(begin_array(file, key, GGUF_I32, count), values, count * sizeof(*values));
 }
 
+void gguf_key_f32s(struct gguf_file *file, const char *key, const float *values, size_t count)
+{
+    bytes_put(begin_array(file, key, GGUF_F32, count), values, count * sizeof(*values));
+}
+
 /* ---- tensors -----------------------------------------------------------------------------------
  */
 

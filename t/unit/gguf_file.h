@@ -44,6 +44,7 @@ void gguf_key_string(struct gguf_file *file, const char *key, const char *value)
 void gguf_key_strings(struct gguf_file *file, const char *key, const char *const *values,
                       size_t count);
 void gguf_key_i32s(struct gguf_file *file, const char *key, const int32_t *values, size_t count);
+void gguf_key_f32s(struct gguf_file *file, const char *key, const float *values, size_t count);
 
 /* An entry alone; dimensions innermost first. */
 void gguf_entry(struct gguf_file *file, const char *name, uint32_t rank, const uint64_t *dimensions,

@@ -128,23 +128,27 @@ static void test_faults_are_named(void **state)
     put_base(&file, "smollm");
     gguf_key_bool(&file, "tokenizer.ggml.add_bos_token", 1);
     assert_refused(&file, PD_INVALID, "there is no bos_token_id");
-    gguf_key_string(&file, "tokenizer.ggml.model", "llama");
-    gguf_key_strings(&file, "tokenizer.ggml.tokens", tokens, TOKENS);
-    gguf_key_i32s(&file, "tokenizer.ggml.token_type", types, TOKENS);
-    gguf_key_strings(&file, "tokenizer.ggml.merges", merges, 1);
-    assert_refused(&file, PD_UNSUPPORTED, "\"llama\" is not supported");
+    gguf_key_string(&file, "tokenizer.ggml.model", "bert");
+    assert_refused(&file, PD_UNSUPPORTED, "\"bert\" is not supported");
+    gguf_key_string(&file, "tokenizer.ggml.model", "gpt2");
     gguf_key_strings(&file, "tokenizer.ggml.tokens", tokens, TOKENS);
     gguf_key_strings(&file, "tokenizer.ggml.merges", merges, 1);
     gguf_key_i32s(&file, "tokenizer.ggml.token_type", types, TOKENS - 1);
     assert_refused(&file, PD_INVALID, "6 types for 7 tokens");
+    gguf_key_string(&file, "tokenizer.ggml.model", "gpt2");
     gguf_key_strings(&file, "tokenizer.ggml.tokens", tokens, TOKENS);
     gguf_key_strings(&file, "tokenizer.ggml.merges", merges, 1);
     gguf_key_i32s(&file, "tokenizer.ggml.token_type", bytes, TOKENS);
     assert_refused(&file, PD_INVALID, "token 2 is of type 6");
+    gguf_key_string(&file, "tokenizer.ggml.model", "gpt2");
     gguf_key_strings(&file, "tokenizer.ggml.tokens", tokens, 0);
     assert_refused(&file, PD_INVALID, "0 tokens");
+    assert_refused(&file, PD_NOT_FOUND, "model: missing");
+    gguf_key_string(&file, "tokenizer.ggml.model", "gpt2");
     assert_refused(&file, PD_NOT_FOUND, "tokens: missing");
+    gguf_key_string(&file, "tokenizer.ggml.model", "gpt2");
     gguf_key_strings(&file, "tokenizer.ggml.tokens", tokens, TOKENS);
+    gguf_key_i32s(&file, "tokenizer.ggml.token_type", types, TOKENS);
     assert_refused(&file, PD_NOT_FOUND, "merges: missing");
 }
 

@@ -179,7 +179,7 @@ static void what_is_not_understood_is_named(void **state)
         {{.normalizer = "{\"type\":\"NFKC\"}"}, "normalizer of type \"NFKC\""},
         {{.normalizer = SEQUENCE("normalizers", "{\"type\":\"Replace\"}")}, "\"Replace\""},
         {{.pre = "null"}, "not ByteLevel"},
-        {{.pre = "{\"type\":\"Metaspace\"}"}, "\"Metaspace\""},
+        {{.pre = "{\"type\":\"Whitespace\"}"}, "\"Whitespace\""},
         {{.pre = "{\"type\":\"ByteLevel\",\"add_prefix_space\":true}"}, "add_prefix_space"},
         {{.pre = SEQUENCE("pretokenizers", BYTE_LEVEL "," SPLIT("a"))}, "behind ByteLevel"},
         {{.pre = SEQUENCE("pretokenizers", SPLIT("a"))}, "not ByteLevel"},

@@ -650,3 +650,23 @@ int pd_gguf_integers(const struct pd_gguf *gguf, const char *key, int32_t **valu
     *count = (size_t)entry->count;
     return PD_OK;
 }
+
+int pd_gguf_floats(const struct pd_gguf *gguf, const char *key, float **values, size_t *count,
+                   struct pd_error *error)
+{
+    const struct entry *entry;
+    int status = find(gguf, key, true, &entry, error);
+
+    *values = NULL;
+    *count = 0;
+    if (status != PD_OK || entry->count == 0)
+        return status;
+    if (entry->type != TYPE_F32)
+        return fail_type(gguf, key, entry, "an array of 32-bit floats", error);
+    *values = calloc(entry->count, sizeof(**values));
+    if (!*values)
+        return pd_fail(error, PD_NO_MEMORY, "%s: metadata %s: no memory", gguf->file, key);
+    memcpy(*values, entry->data, entry->count * sizeof(**values));
+    *count = (size_t)entry->count;
+    return PD_OK;
+}

@@ -42,5 +42,7 @@ int pd_gguf_strings(const struct pd_gguf *gguf, const char *key, struct pd_strin
                     size_t *count, struct pd_error *error);
 int pd_gguf_integers(const struct pd_gguf *gguf, const char *key, int32_t **values, size_t *count,
                      struct pd_error *error);
+int pd_gguf_floats(const struct pd_gguf *gguf, const char *key, float **values, size_t *count,
+                   struct pd_error *error);
 
 #endif

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "worker/text/scores.h"
+
 enum { TOKENS_MAX = 1 << 24, MERGES_MAX = 1 << 24 };
 
 static bool equals(const struct pd_string *string, const char *text)
@@ -12,7 +14,7 @@ static bool equals(const struct pd_string *string, const char *text)
 }
 
 /* llama.cpp's token types. */
-static int kind_of(int32_t type, uint8_t *kind)
+static int kind_of(int32_t type, bool marks, uint8_t *kind)
 {
     switch (type) {
     case 1:
@@ -28,7 +30,10 @@ static int kind_of(int32_t type, uint8_t *kind)
     case 5:
         *kind = PD_TOKEN_UNUSED;
         return PD_OK;
-    default: /* 6, byte, belongs to other kinds of tokenizers */
+    case 6: /* byte */
+        *kind = PD_TOKEN_NORMAL;
+        return marks ? PD_OK : PD_INVALID;
+    default:
         return PD_INVALID;
     }
 }
@@ -53,13 +58,45 @@ static int read_kinds(const struct pd_gguf *gguf, struct pd_tokenizer_spec *spec
         status = pd_fail(error, PD_INVALID, "%s: metadata %s: %zu types for %zu tokens",
                          pd_gguf_file(gguf), key, count, spec->token_count);
     for (size_t i = 0; status == PD_OK && i < count; i++)
-        if (kind_of(types[i], &kinds[i]) != PD_OK)
-            status =
-                pd_fail(error, PD_INVALID,
-                        "%s: metadata %s: token %zu is of type %d, which a byte-level BPE does "
-                        "not have",
-                        pd_gguf_file(gguf), key, i, (int)types[i]);
+        if (kind_of(types[i], spec->marks, &kinds[i]) != PD_OK)
+            status = pd_fail(error, PD_INVALID,
+                             "%s: metadata %s: token %zu is of type %d, which a %s does not have",
+                             pd_gguf_file(gguf), key, i, (int)types[i],
+                             spec->marks ? "SentencePiece BPE" : "byte-level BPE");
     free(types);
+    return status;
+}
+
+static int read_merges(const struct pd_gguf *gguf, struct pd_tokenizer_spec *spec,
+                       struct pd_error *error)
+{
+    struct pd_string *strings;
+    int status =
+        pd_gguf_strings(gguf, "tokenizer.ggml.merges", &strings, &spec->merge_count, error);
+
+    spec->merges = strings;
+    if (status == PD_OK && spec->merge_count > MERGES_MAX)
+        status = pd_fail(error, PD_INVALID, "%s: metadata tokenizer.ggml.merges: more than %d",
+                         pd_gguf_file(gguf), MERGES_MAX);
+    return status;
+}
+
+static int read_scores(const struct pd_gguf *gguf, struct pd_tokenizer_spec *spec,
+                       struct pd_error *error)
+{
+    static const char key[] = "tokenizer.ggml.scores";
+    float *scores;
+    size_t count;
+    int status = pd_gguf_floats(gguf, key, &scores, &count, error);
+
+    if (status != PD_OK)
+        return status;
+    if (count != spec->token_count)
+        status = pd_fail(error, PD_INVALID, "%s: metadata %s: %zu scores for %zu tokens",
+                         pd_gguf_file(gguf), key, count, spec->token_count);
+    else if ((status = pd_merges_from_scores(spec, scores, error)) != PD_OK)
+        status = pd_fail_in(error, "%s: metadata %s", pd_gguf_file(gguf), key);
+    free(scores);
     return status;
 }
 
@@ -77,14 +114,10 @@ static int read_lists(const struct pd_gguf *gguf, struct pd_tokenizer_spec *spec
         return pd_fail(error, PD_INVALID,
                        "%s: metadata tokenizer.ggml.tokens: %zu tokens, not 1 to %d",
                        pd_gguf_file(gguf), spec->token_count, TOKENS_MAX);
-    status = pd_gguf_strings(gguf, "tokenizer.ggml.merges", &strings, &spec->merge_count, error);
-    spec->merges = strings;
+    status = read_kinds(gguf, spec, error);
     if (status != PD_OK)
         return status;
-    if (spec->merge_count > MERGES_MAX)
-        return pd_fail(error, PD_INVALID, "%s: metadata tokenizer.ggml.merges: more than %d",
-                       pd_gguf_file(gguf), MERGES_MAX);
-    return read_kinds(gguf, spec, error);
+    return spec->marks ? read_scores(gguf, spec, error) : read_merges(gguf, spec, error);
 }
 
 static int read_id(const struct pd_gguf *gguf, const char *key, size_t tokens, int32_t *id,
@@ -99,15 +132,14 @@ static int read_id(const struct pd_gguf *gguf, const char *key, size_t tokens, i
     return PD_OK;
 }
 
-/* Where the file is silent, llama.cpp puts a BOS before the text of Llama 3 and of no other BPE. */
-static int read_add_bos(const struct pd_gguf *gguf, const struct pd_string *pre,
-                        struct pd_tokenizer_spec *spec, struct pd_error *error)
+/* `fallback`: where the file is silent. */
+static int read_add_bos(const struct pd_gguf *gguf, bool fallback, struct pd_tokenizer_spec *spec,
+                        struct pd_error *error)
 {
     int status = pd_gguf_boolean(gguf, "tokenizer.ggml.add_bos_token", &spec->add_bos, error);
 
     if (status == PD_NOT_FOUND)
-        spec->add_bos =
-            equals(pre, "llama-bpe") || equals(pre, "llama3") || equals(pre, "llama-v3");
+        spec->add_bos = fallback;
     else if (status != PD_OK)
         return status;
     if (spec->add_bos && spec->bos_id < 0)
@@ -117,34 +149,71 @@ static int read_add_bos(const struct pd_gguf *gguf, const struct pd_string *pre,
     return PD_OK;
 }
 
-static int read_rules(const struct pd_gguf *gguf, struct pd_tokenizer_spec *spec,
+/* Sets `marks`: which of the two spellings the lists have. */
+static int read_model(const struct pd_gguf *gguf, struct pd_tokenizer_spec *spec,
                       struct pd_error *error)
 {
-    struct pd_string model, pre = {"default", 7};
-    char name[64];
+    struct pd_string model;
     int status = pd_gguf_string(gguf, "tokenizer.ggml.model", &model, error);
 
     if (status != PD_OK)
         return status;
-    if (!equals(&model, "gpt2"))
+    spec->marks = equals(&model, "llama");
+    if (!spec->marks && !equals(&model, "gpt2"))
         return pd_fail(error, PD_UNSUPPORTED,
                        "%s: metadata tokenizer.ggml.model: \"%.*s\" is not supported (gpt2, a "
-                       "byte-level BPE, is)",
+                       "byte-level BPE, and llama, SentencePiece's, are)",
                        pd_gguf_file(gguf), model.length < 32 ? (int)model.length : 32, model.bytes);
-    status = pd_gguf_string(gguf, "tokenizer.ggml.pre", &pre, error);
+    return PD_OK;
+}
+
+/* llama.cpp puts a mark before text that begins, and goes on behind a special token, whatever it begins with. */
+static int read_mark(const struct pd_gguf *gguf, struct pd_tokenizer_spec *spec,
+                     struct pd_error *error)
+{
+    bool prefix = true;
+    int status = pd_gguf_boolean(gguf, "tokenizer.ggml.add_space_prefix", &prefix, error);
+
     if (status != PD_OK && status != PD_NOT_FOUND)
         return status;
+    spec->mark = prefix ? PD_MARK_ALWAYS : PD_MARK_NONE;
+    return PD_OK;
+}
+
+/* The expressions of a byte-level BPE by their name. Where the file does not say it, llama.cpp puts a BOS before the
+ * text of Llama 3 and of no other one. */
+static int read_pre(const struct pd_gguf *gguf, struct pd_tokenizer_spec *spec, bool *add_bos,
+                    struct pd_error *error)
+{
+    struct pd_string pre = {"default", 7};
+    char name[64];
+    int status = pd_gguf_string(gguf, "tokenizer.ggml.pre", &pre, error);
+
+    if (status != PD_OK && status != PD_NOT_FOUND)
+        return status;
+    *add_bos = equals(&pre, "llama-bpe") || equals(&pre, "llama3") || equals(&pre, "llama-v3");
     snprintf(name, sizeof(name), "%.*s", pre.length < sizeof(name) ? (int)pre.length : 63,
              pre.bytes);
     status = pd_tokenizer_rules_by_name(name, spec, error);
     if (status != PD_OK)
         return pd_fail_in(error, "%s: metadata tokenizer.ggml.pre", pd_gguf_file(gguf));
+    return PD_OK;
+}
+
+static int read_rules(const struct pd_gguf *gguf, struct pd_tokenizer_spec *spec,
+                      struct pd_error *error)
+{
+    bool add_bos = true;
+    int status = spec->marks ? read_mark(gguf, spec, error) : read_pre(gguf, spec, &add_bos, error);
+
+    if (status != PD_OK)
+        return status;
     if ((status = read_id(gguf, "tokenizer.ggml.bos_token_id", spec->token_count, &spec->bos_id,
                           error)) != PD_OK ||
         (status = read_id(gguf, "tokenizer.ggml.eos_token_id", spec->token_count, &spec->eos_id,
                           error)) != PD_OK)
         return status;
-    return read_add_bos(gguf, &pre, spec, error);
+    return read_add_bos(gguf, add_bos, spec, error);
 }
 
 int pd_gguf_tokenizer_read(const struct pd_gguf *gguf, struct pd_tokenizer_spec *spec,
@@ -153,7 +222,9 @@ int pd_gguf_tokenizer_read(const struct pd_gguf *gguf, struct pd_tokenizer_spec 
     int status;
 
     memset(spec, 0, sizeof(*spec));
-    status = read_lists(gguf, spec, error);
+    status = read_model(gguf, spec, error);
+    if (status == PD_OK)
+        status = read_lists(gguf, spec, error);
     if (status == PD_OK)
         status = read_rules(gguf, spec, error);
     if (status != PD_OK)

@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "worker/text/hash.h"
+#include "worker/text/unicode.h"
 
 enum { WORK_MIN = 256 };
 #define NONE UINT32_MAX
@@ -82,10 +83,11 @@ static int read_merge(const struct pd_vocabulary *vocabulary, const struct pd_st
     if (!space)
         return merge_fault(rank, merge, "no space between two tokens", error);
     left_spelt = (size_t)(space - merge->bytes);
-    left = pd_unspell(merge->bytes, left_spelt, scratch);
+    left = pd_vocabulary_unspell(vocabulary, merge->bytes, left_spelt, scratch);
     if (left == SIZE_MAX)
         return merge_fault(rank, merge, "not in the alphabet of bytes", error);
-    right = pd_unspell(space + 1, merge->length - left_spelt - 1, scratch + left);
+    right = pd_vocabulary_unspell(vocabulary, space + 1, merge->length - left_spelt - 1,
+                                  scratch + left);
     if (right == SIZE_MAX)
         return merge_fault(rank, merge, "not in the alphabet of bytes", error);
     ids[0] = pd_vocabulary_find(vocabulary, scratch, left);
@@ -206,11 +208,10 @@ void pd_bpe_work_free(struct pd_bpe_work *work)
     memset(work, 0, sizeof *work);
 }
 
-/* Makes the list of the piece's byte tokens; returns their number. */
-static uint32_t list_bytes(const struct pd_bpe *bpe, struct pd_bpe_symbol *symbols,
+/* Puts the tokens of these bytes behind `count` symbols; returns how many there are then. */
+static uint32_t list_bytes(const struct pd_bpe *bpe, struct pd_bpe_symbol *symbols, uint32_t count,
                            const char *piece, size_t length)
 {
-    uint32_t count = 0;
     size_t i;
 
     for (i = 0; i < length; i++) {
@@ -221,6 +222,40 @@ static uint32_t list_bytes(const struct pd_bpe *bpe, struct pd_bpe_symbol *symbo
         symbols[count] = (struct pd_bpe_symbol){id, NONE, count - 1, count + 1};
         count++;
     }
+    return count;
+}
+
+/* The same of each character's token, or of its bytes'. */
+static uint32_t list_characters(const struct pd_bpe *bpe, struct pd_bpe_symbol *symbols,
+                                const char *piece, size_t length)
+{
+    uint32_t count = 0;
+    size_t at = 0, step;
+
+    for (; at < length; at += step) {
+        int32_t id;
+
+        step = pd_utf8_length(piece[at]);
+        if (step > length - at)
+            step = length - at;
+        id = pd_vocabulary_find(bpe->vocabulary, piece + at, step);
+        if (id < 0) {
+            count = list_bytes(bpe, symbols, count, piece + at, step);
+            continue;
+        }
+        symbols[count] = (struct pd_bpe_symbol){id, NONE, count - 1, count + 1};
+        count++;
+    }
+    return count;
+}
+
+/* Makes the list of what the piece is spelt in; returns the number of symbols. */
+static uint32_t spell(const struct pd_bpe *bpe, struct pd_bpe_symbol *symbols, const char *piece,
+                      size_t length)
+{
+    uint32_t count = bpe->vocabulary->marks ? list_characters(bpe, symbols, piece, length)
+                                            : list_bytes(bpe, symbols, 0, piece, length);
+
     if (count > 0)
         symbols[count - 1].next = NONE; /* symbols[0].previous is NONE already: 0 - 1 */
     return count;
@@ -303,7 +338,7 @@ int pd_bpe_encode(const struct pd_bpe *bpe, struct pd_bpe_work *work, const char
     status = reserve(work, length);
     if (status != PD_OK)
         return status;
-    count = list_bytes(bpe, work->symbols, piece, length);
+    count = spell(bpe, work->symbols, piece, length);
     merge_all(bpe, work, count);
     if (whole == UNKNOWN)
         atomic_store_explicit(&bpe->whole[id], is_one(work->symbols, count, id) ? WHOLE : IN_PARTS,

@@ -1,4 +1,5 @@
-/* Byte pair encoding: a piece of text becomes its bytes' tokens, and the pair whose merge is ranked
+/* Byte pair encoding: a piece of text becomes its bytes' tokens (with marks, those of its characters, and of
+ * the bytes of characters that have none), and the pair whose merge is ranked
  * best (then the leftmost) is replaced by the token it makes, until no pair can be merged. */
 #ifndef PD_BPE_H
 #define PD_BPE_H

@@ -5,7 +5,10 @@
  *
  * Characters. An invalid sequence becomes one U+FFFD for each maximal part of a well-formed
  * character, as Rust's from_utf8_lossy does it; which parts these are depends on the bytes alone,
- * never on how tokens cut them.
+ * never on how tokens cut them. SentencePiece's tokens of bytes become one U+FFFD each. (There Hugging Face's decoder
+ * gives up all neighbouring tokens of bytes, if some of them are no character: a stream has said the whole
+ * characters among them long before.) The space that its decoder takes away is that of a text's beginning; an answer
+ * goes on with its prompt's.
  *
  * Stop strings. For every stop string the matcher knows how much of it the text ends with now
  * (Knuth, Morris and Pratt's automaton). The longest of these is what is held back. The answer ends
@@ -204,9 +207,13 @@ static void append(struct buffer *buffer, const void *bytes, size_t length)
     buffer->length += length;
 }
 
-static void append_replacement(struct buffer *buffer)
+/* What so many bytes become that are no character. */
+static void replace(struct pd_text_stream *stream, size_t bytes)
 {
-    append(buffer, "\xEF\xBF\xBD", 3);
+    size_t count = pd_tokenizer_has_marks(stream->tokenizer) ? bytes : 1;
+
+    while (count-- > 0)
+        append(&stream->text, "\xEF\xBF\xBD", 3);
 }
 
 /* Whether some well-formed character is longer than these 1 to 3 bytes and begins with them. */
@@ -238,7 +245,7 @@ static void take_byte(struct pd_text_stream *stream, unsigned char byte)
         append(&stream->text, stream->partial, length);
         stream->partial_length = 0;
     } else if (!may_go_on(stream->partial, length)) {
-        append_replacement(&stream->text);
+        replace(stream, length > 1 ? length - 1 : 1);
         stream->partial_length = 0;
         if (length > 1) /* the byte that broke one character may begin the next */
             take_byte(stream, byte);
@@ -291,11 +298,11 @@ int pd_text_stream_finish(struct pd_text_stream *stream, struct pd_text_delta *d
     size_t before;
 
     begin(stream);
-    if (reserve(&stream->text, 3) != PD_OK)
+    if (reserve(&stream->text, 3 * CHARACTER_MAX) != PD_OK)
         return PD_NO_MEMORY;
     before = stream->text.length;
     if (stream->partial_length > 0 && stream->stop < 0) {
-        append_replacement(&stream->text);
+        replace(stream, stream->partial_length);
         stream->partial_length = 0;
         match(stream, before);
     }

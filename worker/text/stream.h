@@ -1,7 +1,7 @@
 /* From an answer's tokens to its text, one token at a time.
  *
  * Two filters in a row: the detokenizer collects bytes and lets only whole characters through (at most
- * three bytes are held; an invalid byte becomes U+FFFD as in Hugging Face's decoder), the stop matcher
+ * three bytes are held; invalid bytes become U+FFFD as in Hugging Face's decoder), the stop matcher
  * holds back what might be the beginning of a stop string. What was held comes with a later token or
  * with pd_text_stream_finish(). Feeding the same tokens always gives the same text at the same
  * positions: that is what lets another worker go on with an answer. */

@@ -29,6 +29,7 @@ struct pd_tokenizer {
     struct pd_bpe *bpe;
     struct pd_pretokenizer *pretokenizer;
     struct pd_normalizer *normalizer; /* NULL: none */
+    enum pd_mark mark;
     bool add_bos;
     int32_t bos_id, eos_id;
     uint8_t digest[32];
@@ -73,6 +74,17 @@ static int check_bos_and_eos(const struct pd_tokenizer_spec *spec, struct pd_err
     return PD_OK;
 }
 
+static int check_marks(const struct pd_tokenizer_spec *spec, struct pd_error *error)
+{
+    if (spec->marks &&
+        (spec->regex_count > 0 || spec->digits_alone || spec->nfc || spec->ignore_merges))
+        return pd_fail(
+            error, PD_UNSUPPORTED,
+            "SentencePiece's tokens together with expressions, NFC or ignore_merges are not "
+            "supported");
+    return PD_OK;
+}
+
 static void digest_string(EVP_MD_CTX *context, struct pd_string string)
 {
     uint64_t length = string.length;
@@ -81,14 +93,15 @@ static void digest_string(EVP_MD_CTX *context, struct pd_string string)
     EVP_DigestUpdate(context, string.bytes, string.length);
 }
 
-/* The canonical form: a version, the flags, the tokens' kinds and bytes up to the last that is
+/* The canonical form: a version, the flags (with marks one more), the tokens' kinds and bytes up to the last that is
  * used, the expressions and the merges; each list with its length before it. */
 static int compute_digest(struct pd_tokenizer *tokenizer, const struct pd_tokenizer_spec *spec,
                           const struct regex_list *list, struct pd_error *error)
 {
     static const char version[] = "pd tokenizer 1, " PD_UNICODE_TABLES;
     const struct pd_vocabulary *vocabulary = &tokenizer->vocabulary;
-    uint8_t flags[3] = {spec->nfc, spec->ignore_merges, spec->add_bos};
+    uint8_t flags[4] = {spec->nfc, spec->ignore_merges, spec->add_bos,
+                        (uint8_t)(0x80 | spec->mark)};
     int32_t bos = spec->add_bos ? spec->bos_id : -1;
     uint64_t counts[3] = {vocabulary->count, list->count, spec->merge_count};
     EVP_MD_CTX *context = EVP_MD_CTX_new();
@@ -102,7 +115,7 @@ static int compute_digest(struct pd_tokenizer *tokenizer, const struct pd_tokeni
         return pd_fail(error, PD_NO_MEMORY, "no memory for the tokenizer's digest");
     }
     EVP_DigestUpdate(context, version, sizeof version);
-    EVP_DigestUpdate(context, flags, sizeof flags);
+    EVP_DigestUpdate(context, flags, spec->marks ? 4 : 3);
     EVP_DigestUpdate(context, &bos, sizeof bos);
     EVP_DigestUpdate(context, counts, sizeof counts);
     for (i = 0; i < counts[0]; i++) {
@@ -127,6 +140,8 @@ static int build(struct pd_tokenizer *tokenizer, const struct pd_tokenizer_spec 
     if (status == PD_OK)
         status = check_bos_and_eos(spec, error);
     if (status == PD_OK)
+        status = check_marks(spec, error);
+    if (status == PD_OK)
         status = pd_vocabulary_init(&tokenizer->vocabulary, spec, error);
     if (status == PD_OK)
         status = pd_added_init(&tokenizer->added, &tokenizer->vocabulary, error);
@@ -139,6 +154,7 @@ static int build(struct pd_tokenizer *tokenizer, const struct pd_tokenizer_spec 
         status = pd_normalizer_create(&tokenizer->normalizer, error);
     if (status == PD_OK)
         status = compute_digest(tokenizer, spec, &list, error);
+    tokenizer->mark = spec->mark;
     tokenizer->add_bos = spec->add_bos;
     tokenizer->bos_id = spec->bos_id;
     tokenizer->eos_id = spec->eos_id;
@@ -206,8 +222,44 @@ static int encode_piece(void *context, const char *bytes, size_t length)
                                           encoder->limit, encoder->out));
 }
 
-/* Encodes text between added tokens. */
-static int encode_plain(struct encoder *encoder, const char *text, size_t length)
+static bool gets_mark(enum pd_mark mark, bool first, char beginning)
+{
+    switch (mark) {
+    case PD_MARK_ALWAYS:
+        return true;
+    case PD_MARK_MISSING:
+        return beginning != ' ';
+    case PD_MARK_FIRST:
+        return first && beginning != ' ';
+    case PD_MARK_NONE:
+        break;
+    }
+    return false;
+}
+
+/* The whole text is one piece: merges do not go beyond a word unless there is a token that does. */
+static int encode_marked(struct encoder *encoder, const char *text, size_t length, bool first)
+{
+    struct pd_normalized *marked = &encoder->normalized;
+
+    if (marked->capacity < length + 1) {
+        free(marked->bytes);
+        marked->capacity = 0;
+        marked->bytes = malloc(length + 1);
+        if (!marked->bytes)
+            return explain(encoder, PD_NO_MEMORY);
+        marked->capacity = length + 1;
+    }
+    marked->bytes[0] = ' ';
+    marked->length = 1 + pd_text_unmark(text, length, marked->bytes + 1);
+    text = marked->bytes + 1;
+    if (gets_mark(encoder->tokenizer->mark, first, text[0]))
+        text--;
+    return encode_piece(encoder, text, (size_t)(marked->bytes + marked->length - text));
+}
+
+/* Encodes text between added tokens; `first`: before all of them. */
+static int encode_plain(struct encoder *encoder, const char *text, size_t length, bool first)
 {
     const struct pd_tokenizer *tokenizer = encoder->tokenizer;
     bool changed = false;
@@ -215,6 +267,8 @@ static int encode_plain(struct encoder *encoder, const char *text, size_t length
 
     if (length == 0)
         return PD_OK;
+    if (tokenizer->vocabulary.marks)
+        return encode_marked(encoder, text, length, first);
     if (tokenizer->normalizer)
         status = pd_normalize(tokenizer->normalizer, text, length, &encoder->normalized, &changed);
     if (status != PD_OK)
@@ -248,13 +302,13 @@ static int encode_text(struct encoder *encoder, const char *text, size_t length,
             span++;
             continue;
         }
-        status = encode_plain(encoder, text + done, at - done);
+        status = encode_plain(encoder, text + done, at - done, done == 0);
         if (status == PD_OK)
             status = explain(encoder, pd_tokens_append(encoder->out, id, encoder->limit));
         at += pd_vocabulary_bytes(&tokenizer->vocabulary, (size_t)id).length;
         done = at;
     }
-    return status == PD_OK ? encode_plain(encoder, text + done, length - done) : status;
+    return status == PD_OK ? encode_plain(encoder, text + done, length - done, done == 0) : status;
 }
 
 static int check_text(const char *text, size_t length, const struct pd_span *literal,
@@ -335,6 +389,11 @@ enum pd_token_kind pd_tokenizer_kind(const struct pd_tokenizer *tokenizer, int32
     if (id < 0 || (size_t)id >= tokenizer->vocabulary.count)
         return PD_TOKEN_UNUSED;
     return tokenizer->vocabulary.kinds[id];
+}
+
+bool pd_tokenizer_has_marks(const struct pd_tokenizer *tokenizer)
+{
+    return tokenizer->vocabulary.marks;
 }
 
 int32_t pd_tokenizer_find(const struct pd_tokenizer *tokenizer, const char *text, size_t length)

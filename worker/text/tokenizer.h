@@ -1,7 +1,12 @@
-/* Byte-level BPE tokenizer: text to token ids and back, as Hugging Face `tokenizers` does it.
+/* BPE tokenizer: text to token ids and back, as Hugging Face `tokenizers` does it.
  *
  *   text ─▶ added tokens (leftmost-longest, only where the text may hold them) ─▶ NFC ─▶ regex
  *        ─▶ byte map ─▶ BPE (lowest rank, then leftmost) ─▶ ids
+ *
+ * or, with SentencePiece's vocabularies (Llama 2, Mistral), where a space is written as the mark U+2581, words
+ * begin with one, and a character without a token is spelt in tokens of bytes:
+ *
+ *   text ─▶ added tokens ─▶ marks ─▶ characters, bytes ─▶ BPE ─▶ ids
  *
  * The rules come from the model's own file through a spec; nothing is chosen by a model's name. A
  * tokenizer is immutable once made: any number of threads may encode at once. */
@@ -26,19 +31,33 @@ enum pd_token_kind {
     PD_TOKEN_UNUSED,
 };
 
+/* The mark before a text, and behind an added token: what makes its first word one like the others. */
+enum pd_mark {
+    PD_MARK_NONE,
+    PD_MARK_ALWAYS,  /* before all text between added tokens, whatever it begins with */
+    PD_MARK_MISSING, /* the same, unless it begins with a mark or a space */
+    PD_MARK_FIRST,   /* before the text's beginning only, unless that is one */
+};
+
 /* A tokenizer's definition, borrowed for the call that reads it. */
 struct pd_tokenizer_spec {
-    const struct pd_string *tokens; /* by id, in the byte-map alphabet (added tokens: plain text) */
-    const uint8_t *kinds;           /* enum pd_token_kind by id */
+    const struct pd_string
+        *tokens; /* by id, in the byte-map alphabet (added tokens: plain text), or with marks */
+    const uint8_t *kinds; /* enum pd_token_kind by id */
     size_t token_count;
-    const struct pd_string *merges; /* "left right", best first */
+    const struct pd_string *merges; /* "left right", best first, spelt as the tokens are */
     size_t merge_count;
-    const struct pd_string *regexes; /* pre-tokeniser: applied in turn, each splits the pieces of the one before */
+    const struct pd_string
+        *regexes; /* pre-tokeniser: applied in turn, each splits the pieces of the one before */
     size_t regex_count;
     bool digits_alone;  /* split every digit off first (SmolLM2) */
     bool nfc;           /* normalise to NFC */
     bool ignore_merges; /* a whole piece that is a token is taken as it is (Llama 3) */
     bool add_bos;       /* put bos_id before a text that does not begin with it */
+    bool
+        marks; /* SentencePiece's spelling; "<0x41>" is a byte, and all 256 must be there. No regexes, nfc and
+                   ignore_merges then */
+    enum pd_mark mark;
     int32_t bos_id, eos_id; /* -1: none */
 };
 
@@ -49,8 +68,9 @@ int pd_tokenizer_create(const struct pd_tokenizer_spec *spec, struct pd_tokenize
                         struct pd_error *error);
 
 /* From the text of a tokenizer.json, with the flags of tokenizer_config.json where given (NULL: none). */
-int pd_tokenizer_from_json(const char *json, size_t length, const char *config, size_t config_length,
-                           struct pd_tokenizer **tokenizer, struct pd_error *error);
+int pd_tokenizer_from_json(const char *json, size_t length, const char *config,
+                           size_t config_length, struct pd_tokenizer **tokenizer,
+                           struct pd_error *error);
 
 /* The regexes that llama.cpp's GGUF metadata names in tokenizer.ggml.pre ("smollm", "qwen2",
  * "llama-bpe", "default", ...). PD_UNSUPPORTED, by name, for one that is not known. Fills only regexes,
@@ -84,6 +104,9 @@ size_t pd_tokenizer_vocabulary(const struct pd_tokenizer *tokenizer);
 int32_t pd_tokenizer_eos(const struct pd_tokenizer *tokenizer);
 int32_t pd_tokenizer_bos(const struct pd_tokenizer *tokenizer);
 enum pd_token_kind pd_tokenizer_kind(const struct pd_tokenizer *tokenizer, int32_t id);
+
+/* Whether its tokens are SentencePiece's. */
+bool pd_tokenizer_has_marks(const struct pd_tokenizer *tokenizer);
 
 /* Id of an added or special token by its text, or -1. */
 int32_t pd_tokenizer_find(const struct pd_tokenizer *tokenizer, const char *text, size_t length);

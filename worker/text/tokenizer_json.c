@@ -7,6 +7,11 @@
  *     normalizer ─▶ pre_tokenizer ─▶ model ─▶ post_processor ─▶ decoder
  *        NFC       Digits, Split,    BPE      begin token        ByteLevel
  *                   ByteLevel
+ *
+ * or, with SentencePiece's tokens, the mark before words put there by one of two steps:
+ *
+ *     Prepend, Replace    none       BPE      begin token        Replace, ByteFallback, Fuse, Strip
+ *        none           Metaspace   with bytes
  */
 #include "worker/text/tokenizer.h"
 
@@ -21,6 +26,8 @@
 
 enum { JSON_MAX = 512 << 20, STEPS_MAX = 16 };
 
+#define MARK "\xE2\x96\x81" /* U+2581 */
+
 /* What a ByteLevel step with "use_regex" splits by: GPT-2's expression. */
 static const char byte_level_regex[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
@@ -34,7 +41,9 @@ struct reader {
     struct pd_string *merges;
     char *merge_text; /* of merges given as pairs */
     struct pd_string regexes[PD_REGEX_COUNT_MAX];
-    bool byte_level; /* the pre-tokeniser's last step */
+    bool byte_level;             /* the pre-tokeniser's last step */
+    bool normalizes;             /* the normalizer changes text */
+    bool byte_fallback, unmarks; /* steps of the decoder */
     struct pd_error *error;
 };
 
@@ -196,7 +205,7 @@ static int add_token(struct reader *reader, const json_t *token, size_t id)
             return pd_fail(reader->error, PD_UNSUPPORTED,
                            "tokenizer.json: added token \"%.64s\" with \"%s\" is not supported",
                            text.bytes, options[i]);
-    if (flag(token, "normalized", !flag(token, "special", false)) && reader->spec.nfc)
+    if (flag(token, "normalized", !flag(token, "special", false)) && reader->normalizes)
         return pd_fail(reader->error, PD_UNSUPPORTED,
                        "tokenizer.json: added token \"%.64s\" with \"normalized\" is not supported "
                        "where there is a normalizer",
@@ -308,7 +317,8 @@ static int check_unknown_token(struct reader *reader, const json_t *model)
     char bytes[2]; /* no character of the alphabet is longer */
     size_t i;
 
-    if (unused(model, "unk_token"))
+    if (unused(model, "unk_token") ||
+        reader->spec.marks) /* with marks the vocabulary asks for all bytes */
         return PD_OK;
     for (i = 0; i < reader->spec.token_count; i++)
         if (reader->kinds[i] == PD_TOKEN_NORMAL && reader->tokens[i].length <= sizeof bytes &&
@@ -326,7 +336,7 @@ static int check_unknown_token(struct reader *reader, const json_t *model)
 static int read_model(struct reader *reader)
 {
     static const char *const options[] = {"dropout", "continuing_subword_prefix",
-                                          "end_of_word_suffix", "byte_fallback"};
+                                          "end_of_word_suffix"};
     const json_t *model = json_object_get(reader->root, "model");
     size_t i;
     int status;
@@ -338,6 +348,11 @@ static int read_model(struct reader *reader)
     for (i = 0; i < sizeof options / sizeof options[0]; i++)
         if (!unused(model, options[i]))
             return unsupported_option(reader, "a model", options[i]);
+    if (flag(model, "byte_fallback", false) != reader->spec.marks)
+        return pd_fail(
+            reader->error, PD_UNSUPPORTED,
+            "tokenizer.json: a model %s \"byte_fallback\" is not supported where spaces are %s",
+            reader->spec.marks ? "without" : "with", reader->spec.marks ? "marks" : "no marks");
     reader->spec.ignore_merges = flag(model, "ignore_merges", false);
     status = read_vocabulary(reader, json_object_get(model, "vocab"));
     if (status == PD_OK)
@@ -350,12 +365,62 @@ static int read_model(struct reader *reader)
 /* ---- normalizer and pre-tokenizer
  * ------------------------------------------------------------------- */
 
+static bool says(const json_t *object, const char *key, const char *text)
+{
+    const char *value = json_string_value(json_object_get(object, key));
+
+    return value && strcmp(value, text) == 0;
+}
+
+/* Puts marks in the place of spaces; once, by a normalizer or by a pre_tokenizer. */
+static int read_marks(struct reader *reader, const char *part, const json_t *step)
+{
+    if (reader->spec.marks)
+        return unsupported_step(reader, part, step);
+    reader->spec.marks = true;
+    return PD_OK;
+}
+
 static int read_normalizer(struct reader *reader, const json_t *step)
 {
-    if (strcmp(type_of(step), "NFC") != 0)
-        return unsupported_step(reader, "a normalizer", step);
-    reader->spec.nfc = true;
-    return PD_OK;
+    const char *type = type_of(step);
+
+    reader->normalizes = true;
+    if (strcmp(type, "NFC") == 0) {
+        reader->spec.nfc = true;
+        return PD_OK;
+    }
+    if (strcmp(type, "Prepend") == 0 && says(step, "prepend", MARK)) {
+        reader->spec.mark = PD_MARK_ALWAYS;
+        return PD_OK;
+    }
+    if (strcmp(type, "Replace") == 0 && says(step, "content", MARK) &&
+        says(json_object_get(step, "pattern"), "String", " "))
+        return read_marks(reader, "a normalizer", step);
+    return unsupported_step(reader, "a normalizer", step);
+}
+
+/* "add_prefix_space" is what older files say instead of "prepend_scheme". */
+static int read_metaspace(struct reader *reader, const json_t *step)
+{
+    static const struct {
+        const char *name;
+        enum pd_mark mark;
+    } schemes[] = {{"first", PD_MARK_FIRST}, {"always", PD_MARK_MISSING}, {"never", PD_MARK_NONE}};
+    const char *scheme = json_string_value(json_object_get(step, "prepend_scheme"));
+
+    if (!says(step, "replacement", MARK))
+        return unsupported_option(reader, "a Metaspace step", "replacement");
+    if (flag(step, "split", true))
+        return unsupported_option(reader, "a Metaspace step", "split");
+    if (!scheme)
+        scheme = flag(step, "add_prefix_space", true) ? "always" : "never";
+    for (size_t i = 0; i < sizeof schemes / sizeof schemes[0]; i++)
+        if (strcmp(schemes[i].name, scheme) == 0) {
+            reader->spec.mark = schemes[i].mark;
+            return read_marks(reader, "a pre_tokenizer", step);
+        }
+    return unsupported_option(reader, "a Metaspace step", "prepend_scheme");
 }
 
 static int add_regex(struct reader *reader, struct pd_string regex)
@@ -420,7 +485,24 @@ static int read_pre_tokenizer(struct reader *reader, const json_t *step)
         return read_digits(reader, step);
     if (strcmp(type, "ByteLevel") == 0)
         return read_byte_level(reader, step);
+    if (strcmp(type, "Metaspace") == 0)
+        return read_metaspace(reader, step);
     return unsupported_step(reader, "a pre_tokenizer", step);
+}
+
+/* What goes before the model, as a whole: bytes or marks. */
+static int check_spelling(struct reader *reader)
+{
+    if (!reader->spec.marks && reader->spec.mark != PD_MARK_NONE)
+        return unsupported_option(reader, "a normalizer without Replace", "prepend");
+    if (reader->spec.marks && reader->byte_level)
+        return pd_fail(reader->error, PD_UNSUPPORTED,
+                       "tokenizer.json: a ByteLevel step where spaces are marks is not supported");
+    if (!reader->spec.marks && !reader->byte_level)
+        return pd_fail(
+            reader->error, PD_UNSUPPORTED,
+            "tokenizer.json: a pre_tokenizer that is not ByteLevel or Metaspace is not supported");
+    return PD_OK;
 }
 
 /* ---- post-processor, decoder, begin and end
@@ -460,10 +542,37 @@ static int read_post_processor(struct reader *reader, const json_t *step)
     return unsupported_step(reader, "a post_processor", step);
 }
 
+/* Strip takes one space from the text's beginning, as stream.c says; Metaspace does so in any case. */
 static int read_decoder(struct reader *reader, const json_t *step)
 {
-    if (strcmp(type_of(step), "ByteLevel") != 0)
-        return unsupported_step(reader, "a decoder", step);
+    const char *type = type_of(step);
+
+    if (!reader->spec.marks)
+        return strcmp(type, "ByteLevel") == 0 ? PD_OK : unsupported_step(reader, "a decoder", step);
+    if (strcmp(type, "Fuse") == 0)
+        return PD_OK;
+    if (strcmp(type, "Strip") == 0 && says(step, "content", " ") && unused(step, "stop"))
+        return PD_OK;
+    if (strcmp(type, "ByteFallback") == 0) {
+        reader->byte_fallback = true;
+        return PD_OK;
+    }
+    if ((strcmp(type, "Replace") == 0 && says(step, "content", " ") &&
+         says(json_object_get(step, "pattern"), "String", MARK)) ||
+        (strcmp(type, "Metaspace") == 0 && says(step, "replacement", MARK))) {
+        reader->unmarks = true;
+        return PD_OK;
+    }
+    return unsupported_step(reader, "a decoder", step);
+}
+
+static int check_decoder(struct reader *reader)
+{
+    if (reader->spec.marks && !(reader->byte_fallback && reader->unmarks))
+        return pd_fail(reader->error, PD_UNSUPPORTED,
+                       "tokenizer.json: a decoder without ByteFallback, or that leaves marks in "
+                       "the text, is not "
+                       "supported");
     return PD_OK;
 }
 
@@ -516,9 +625,8 @@ static int read_all(struct reader *reader)
     if (status == PD_OK)
         status = read_steps(reader, json_object_get(root, "pre_tokenizer"), "pretokenizers",
                             read_pre_tokenizer);
-    if (status == PD_OK && !reader->byte_level)
-        status = pd_fail(reader->error, PD_UNSUPPORTED,
-                         "tokenizer.json: a pre_tokenizer that is not ByteLevel is not supported");
+    if (status == PD_OK)
+        status = check_spelling(reader);
     if (status == PD_OK)
         status = read_model(reader);
     if (status == PD_OK)
@@ -528,6 +636,8 @@ static int read_all(struct reader *reader)
                             read_post_processor);
     if (status == PD_OK)
         status = read_steps(reader, json_object_get(root, "decoder"), "decoders", read_decoder);
+    if (status == PD_OK)
+        status = check_decoder(reader);
     if (status == PD_OK)
         status = read_config(reader);
     return status;

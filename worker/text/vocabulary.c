@@ -42,6 +42,48 @@ size_t pd_unspell(const char *spelling, size_t length, char *out)
     return used;
 }
 
+static const char mark[] = "\xE2\x96\x81"; /* U+2581 */
+
+size_t pd_text_unmark(const char *text, size_t length, char *out)
+{
+    size_t at = 0, used = 0;
+
+    while (at < length) {
+        if (text[at] == mark[0] && length - at >= 3 && memcmp(text + at, mark, 3) == 0) {
+            out[used++] = ' ';
+            at += 3;
+        } else {
+            out[used++] = text[at++];
+        }
+    }
+    return used;
+}
+
+size_t pd_unspell_marks(const char *spelling, size_t length, char *out)
+{
+    return memchr(spelling, ' ', length) ? SIZE_MAX : pd_text_unmark(spelling, length, out);
+}
+
+size_t pd_vocabulary_unspell(const struct pd_vocabulary *vocabulary, const char *spelling,
+                             size_t length, char *out)
+{
+    return vocabulary->marks ? pd_unspell_marks(spelling, length, out)
+                             : pd_unspell(spelling, length, out);
+}
+
+/* The byte that "<0x41>" stands for, or -1. */
+static int spelt_byte(const struct pd_string *token)
+{
+    static const char digits[] = "0123456789ABCDEF";
+    const char *high, *low;
+
+    if (token->length != 6 || memcmp(token->bytes, "<0x", 3) != 0 || token->bytes[5] != '>')
+        return -1;
+    high = memchr(digits, token->bytes[3], 16);
+    low = memchr(digits, token->bytes[4], 16);
+    return high && low ? (int)((high - digits) * 16 + (low - digits)) : -1;
+}
+
 /* ---- tokens
  * --------------------------------------------------------------------------------------- */
 
@@ -98,7 +140,7 @@ static int index_token(struct pd_vocabulary *vocabulary, int32_t id, struct pd_e
     vocabulary->slots[slot] = id;
     if (token.length > vocabulary->longest)
         vocabulary->longest = token.length;
-    if (token.length == 1)
+    if (token.length == 1 && !vocabulary->marks)
         vocabulary->byte_ids[(unsigned char)token.bytes[0]] = id;
     return PD_OK;
 }
@@ -116,8 +158,14 @@ static bool store_token(struct pd_vocabulary *vocabulary, const struct pd_tokeni
     vocabulary->offsets[id + 1] = vocabulary->offsets[id];
     if (spec->kinds[id] == PD_TOKEN_UNUSED)
         return false;
+    if (vocabulary->marks && spec->kinds[id] == PD_TOKEN_NORMAL && spelt_byte(token) >= 0) {
+        *out = (char)spelt_byte(token);
+        vocabulary->byte_ids[spelt_byte(token)] = (int32_t)id;
+        vocabulary->offsets[id + 1]++;
+        return false;
+    }
     if (spec->kinds[id] == PD_TOKEN_NORMAL)
-        length = pd_unspell(token->bytes, token->length, out);
+        length = pd_vocabulary_unspell(vocabulary, token->bytes, token->length, out);
     if (length == SIZE_MAX) {
         memcpy(out, token->bytes, token->length);
         vocabulary->offsets[id + 1] += (uint32_t)token->length;
@@ -125,6 +173,19 @@ static bool store_token(struct pd_vocabulary *vocabulary, const struct pd_tokeni
     }
     vocabulary->offsets[id + 1] += (uint32_t)length;
     return true;
+}
+
+/* With marks every character must have a spelling. */
+static int check_bytes(const struct pd_vocabulary *vocabulary, struct pd_error *error)
+{
+    for (int byte = 0; vocabulary->marks && byte < 256; byte++)
+        if (vocabulary->byte_ids[byte] < 0)
+            return pd_fail(
+                error, PD_UNSUPPORTED,
+                "the vocabulary has no token <0x%02X>: SentencePiece's without tokens of all "
+                "bytes are not supported",
+                (unsigned)byte);
+    return PD_OK;
 }
 
 int pd_vocabulary_init(struct pd_vocabulary *vocabulary, const struct pd_tokenizer_spec *spec,
@@ -138,6 +199,7 @@ int pd_vocabulary_init(struct pd_vocabulary *vocabulary, const struct pd_tokeniz
         return status;
     slots = pd_hash_slots(spec->token_count);
     vocabulary->count = spec->token_count;
+    vocabulary->marks = spec->marks;
     vocabulary->slot_mask = slots - 1;
     vocabulary->seed = pd_hash_seed();
     vocabulary->kinds = malloc(spec->token_count);
@@ -154,6 +216,8 @@ int pd_vocabulary_init(struct pd_vocabulary *vocabulary, const struct pd_tokeniz
     for (i = 0; i < spec->token_count && status == PD_OK; i++)
         if (store_token(vocabulary, spec, i))
             status = index_token(vocabulary, (int32_t)i, error);
+    if (status == PD_OK)
+        status = check_bytes(vocabulary, error);
     if (status != PD_OK)
         pd_vocabulary_free(vocabulary);
     return status;

@@ -2,7 +2,9 @@
  *
  * Vocabulary files spell bytes in an alphabet of 256 printable characters ("Ġ" is a space). Here
  * all tokens are kept as the bytes that they stand for; the spelling is gone once the file is read.
- */
+ *
+ * SentencePiece's vocabularies spell a space as the mark "▁", and have a token "<0x41>" for every byte beside
+ * those for characters. There too a token is kept as what it stands for, a space, or the byte. */
 #ifndef PD_VOCABULARY_H
 #define PD_VOCABULARY_H
 
@@ -15,11 +17,12 @@ enum {
 
 struct pd_vocabulary {
     size_t count;
+    bool marks;        /* SentencePiece's spelling */
     uint8_t *kinds;    /* enum pd_token_kind by id */
     uint32_t *offsets; /* count + 1: token i is bytes[offsets[i]..offsets[i + 1]) */
     char *bytes;
     size_t longest;        /* bytes of the longest normal token */
-    int32_t byte_ids[256]; /* the tokens of single bytes, -1: none */
+    int32_t byte_ids[256]; /* the tokens of single bytes (marks: those spelt "<0x..>"), -1: none */
     int32_t *slots; /* hash table of the normal tokens that can be spelt, by bytes; -1: free */
     size_t slot_mask;
     uint64_t seed;
@@ -46,5 +49,16 @@ static inline struct pd_string pd_vocabulary_bytes(const struct pd_vocabulary *v
 /* Reads bytes spelt in the alphabet: writes at most `length` bytes to out[]; returns their number,
  * or SIZE_MAX if a character is not of the alphabet. */
 size_t pd_unspell(const char *spelling, size_t length, char *out);
+
+/* The same of text with marks, for which there must be no space in it. */
+size_t pd_unspell_marks(const char *spelling, size_t length, char *out);
+
+/* One or the other, as the vocabulary's tokens are spelt. */
+size_t pd_vocabulary_unspell(const struct pd_vocabulary *vocabulary, const char *spelling,
+                             size_t length, char *out);
+
+/* Writes text with every mark as a space, which is what a token with a mark stands for; returns the number of
+ * bytes, at most `length`. */
+size_t pd_text_unmark(const char *text, size_t length, char *out);
 
 #endif
