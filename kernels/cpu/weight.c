@@ -228,6 +228,87 @@ static enum pd_form choose_form(const struct pd_weight_source *source, int cols)
     }
 }
 
+/* ---- formats whose bytes are only moved ------------------------------------------------------- */
+
+static uint64_t get_u64(const uint8_t *at)
+{
+    uint64_t value;
+
+    memcpy(&value, at, sizeof(value));
+    return value;
+}
+
+static void put_u32(uint8_t *at, int index, uint32_t value)
+{
+    memcpy(at + 4 * index, &value, 4);
+}
+
+/* The low four bits of eight bytes, one behind the other. */
+static uint32_t low_nibbles(uint64_t bytes)
+{
+    bytes &= 0x0f0f0f0f0f0f0f0f;
+    bytes = (bytes | bytes >> 4) & 0x00ff00ff00ff00ff;
+    bytes = (bytes | bytes >> 8) & 0x0000ffff0000ffff;
+    return (uint32_t)(bytes | bytes >> 16);
+}
+
+/* Bytes 0, 2, 4 and 6. */
+static uint32_t even_bytes(uint64_t bytes)
+{
+    bytes &= 0x00ff00ff00ff00ff;
+    bytes = (bytes | bytes >> 8) & 0x0000ffff0000ffff;
+    return (uint32_t)(bytes | bytes >> 16);
+}
+
+/* ggml keeps column j in the low and column 16 + j in the high nibble of byte j. */
+static void move_nibbles(const uint8_t *in, uint8_t *words, int lane)
+{
+    for (int half = 0; half < 2; half++) {
+        uint64_t bytes = get_u64(in + 8 * half);
+
+        put_u32(words, half * PANEL + lane, low_nibbles(bytes));
+        put_u32(words, (2 + half) * PANEL + lane, low_nibbles(bytes >> 4));
+    }
+}
+
+static void move_bytes(const uint8_t *in, uint8_t *words, int lane)
+{
+    for (int group = 0; group < 4; group++) {
+        uint64_t bytes = get_u64(in + 8 * group) ^ 0x8080808080808080;
+
+        put_u32(words, 2 * group * PANEL + lane, even_bytes(bytes));
+        put_u32(words, (2 * group + 1) * PANEL + lane, even_bytes(bytes >> 8));
+    }
+}
+
+/* Most of a file's bytes, as a rule, and a start waits for them. Returns false where numbers have to be
+ * looked at. */
+static bool move_row(const struct pd_cpu_segment *segment, uint8_t *panel, int lane, int cols,
+                     enum pd_dtype type, const uint8_t *in)
+{
+    bool nibbles = type == PD_Q4_0 || type == PD_Q4_1;
+    size_t size = pd_form_bytes(segment->form), step = (size_t)pd_dtype_bytes(type);
+
+    if (segment->by_rows || segment->form != (nibbles ? PD_FORM_N4 : PD_FORM_I8) ||
+        (!nibbles && type != PD_Q8_0))
+        return false;
+    for (int b = 0; b < blocks_of(cols); b++, panel += size, in += step) {
+        uint16_t d = get_u16(in, 0);
+
+        put_u16(panel, lane, d);
+        if (type == PD_Q8_0) {
+            move_bytes(in + 2, panel + 2 * PANEL, lane);
+            continue;
+        }
+        put_u16(panel + 2 * PANEL, lane,
+                type == PD_Q4_1 ? get_u16(in, 1) : pd_f16_of_float(-8 * pd_float_of_f16(d)));
+        move_nibbles(in + (type == PD_Q4_1 ? 4 : 2), panel + 4 * PANEL, lane);
+    }
+    return true;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------- */
+
 /* Puts one row of a source into lane `lane` of a panel. */
 static void put_row(const struct pd_cpu_segment *segment, uint8_t *panel, int lane, int cols,
                     const struct pd_weight_source *source, int row)
@@ -236,6 +317,8 @@ static void put_row(const struct pd_cpu_segment *segment, uint8_t *panel, int la
     size_t size = pd_form_bytes(segment->form);
     bool quantized = pd_dtype_quantized(source->type);
 
+    if (move_row(segment, panel, lane, cols, source->type, in))
+        return;
     for (int b = 0; b < blocks_of(cols); b++) {
         uint8_t *block = panel + (size_t)b * size;
         int count = cols - b * BLOCK < BLOCK ? cols - b * BLOCK : BLOCK;
