@@ -18,6 +18,7 @@
 #include "ngx_http_pd_choose.h"
 #include "ngx_http_pd_affinity.h"
 #include "ngx_http_pd_borrow.h"
+#include "ngx_http_pd_load.h"
 #include "ngx_http_pd_pairs.h"
 #include "ngx_http_pd_policy.h"
 #include "ngx_http_pd_revision.h"
@@ -368,7 +369,7 @@ ngx_http_pd_choose_has_room(ngx_http_pd_search_t *search,
 
     blocks = ngx_http_pd_choose_blocks(worker, tokens);
 
-    return worker->kv_free >= worker->held_blocks + blocks;
+    return worker->kv_free >= ngx_http_pd_load_promised(worker) + blocks;
 }
 
 

@@ -164,6 +164,7 @@ ngx_http_pd_hello_learn(ngx_http_pd_zone_t *zone, ngx_http_pd_worker_t *worker,
         worker->step_us = 0;
         worker->token_us_x1000 = 0;
         worker->kv_reserved = 0;
+        worker->kv_growth = 0;
         worker->queued_tokens = 0;
         worker->running = 0;
         worker->waiting = 0;

@@ -504,6 +504,7 @@ ngx_http_pd_ledger_rebuild(ngx_http_pd_zone_t *zone)
         worker->unseen_jobs = 0;
         worker->unseen_tokens = 0;
         worker->held_blocks = 0;
+        worker->growing_blocks = 0;
         worker->unseen = NGX_HTTP_PD_NIL;
     }
 

@@ -61,6 +61,9 @@ ngx_http_pd_load_charge(ngx_http_pd_zone_t *zone,
             if (!record->handed) {
                 worker->unseen_tokens += sign * (int64_t) record->prompt;
             }
+
+        } else {
+            worker->growing_blocks += sign * (int64_t) blocks;
         }
 
         worker->held_blocks += sign * (int64_t) blocks;
@@ -217,6 +220,7 @@ ngx_http_pd_load_numbers(ngx_http_pd_worker_t *worker,
     worker->queued_tokens = load->prefill_queued_tokens;
     worker->kv_free = ngx_min(load->kv_free, worker->kv_blocks);
     worker->kv_reserved = ngx_min(load->kv_reserved, worker->kv_blocks);
+    worker->kv_growth = ngx_min(load->kv_growth, worker->kv_blocks);
     worker->running = load->running;
     worker->waiting = load->waiting;
     worker->draining = load->draining;
@@ -284,6 +288,7 @@ ngx_http_pd_load_progress(ngx_http_pd_zone_t *zone, uint32_t index,
     size_t tokens)
 {
     size_t                 left;
+    uint64_t               blocks;
     ngx_http_pd_record_t  *record;
     ngx_http_pd_worker_t  *worker;
 
@@ -296,12 +301,25 @@ ngx_http_pd_load_progress(ngx_http_pd_zone_t *zone, uint32_t index,
     if (record->decode != NGX_HTTP_PD_NONE) {
         worker = &zone->sh->workers[record->decode];
 
-        worker->held_blocks -= ngx_http_pd_choose_blocks(worker,
-                                                         record->output)
-                               - ngx_http_pd_choose_blocks(worker, left);
+        blocks = ngx_http_pd_choose_blocks(worker, record->output)
+                 - ngx_http_pd_choose_blocks(worker, left);
+
+        worker->held_blocks -= blocks;
+
+        if (!record->unseen_decode) {
+            worker->growing_blocks -= blocks;
+        }
     }
 
     record->output = left;
+}
+
+
+uint64_t
+ngx_http_pd_load_promised(ngx_http_pd_worker_t *worker)
+{
+    return worker->held_blocks - worker->growing_blocks
+           + ngx_max(worker->growing_blocks, worker->kv_growth);
 }
 
 

@@ -3,7 +3,8 @@
  * Load: what a worker has to do, as the choice sees it.
  *
  *     its last report  +  what was promised and is not in that report yet
- *                      +  blocks for tokens still to come
+ *                      +  blocks for tokens still to come, if the report does
+ *                         not leave more for them itself
  *
  * The second and third line are sums over records of the ledger, so that
  * whatever happens to a request, or to its process, takes its share along.
@@ -56,6 +57,9 @@ void ngx_http_pd_load_exact(ngx_http_pd_zone_t *zone, uint32_t record,
 /* so many tokens have come */
 void ngx_http_pd_load_progress(ngx_http_pd_zone_t *zone, uint32_t record,
     size_t tokens);
+
+/* blocks that the report calls free and that will be taken */
+uint64_t ngx_http_pd_load_promised(ngx_http_pd_worker_t *worker);
 
 /* the prefill worker has done its part, or is gone after the hand-off */
 void ngx_http_pd_load_prefilled(ngx_http_pd_zone_t *zone, uint32_t record);

@@ -6,6 +6,7 @@
 
 #include "ngx_http_pd_policy.h"
 #include "ngx_http_pd_affinity.h"
+#include "ngx_http_pd_load.h"
 
 
 #define NGX_HTTP_PD_POLICY_TURN    1000000u    /* a turn of weight 1 */
@@ -218,7 +219,8 @@ ngx_http_pd_policy_full(ngx_http_pd_zone_t *zone, ngx_http_pd_record_t *record,
 {
     double  full;
 
-    full = ((double) worker->kv_blocks - worker->kv_free + worker->held_blocks)
+    full = ((double) worker->kv_blocks - worker->kv_free
+            + ngx_http_pd_load_promised(worker))
            / (worker->kv_blocks + 1);
 
     if (policy != NGX_HTTP_PD_LEAST_LOAD && record->prompt) {

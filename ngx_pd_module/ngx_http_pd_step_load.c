@@ -11,7 +11,7 @@
 
 /* numbers of fields that are known here, at most; all below are known */
 
-#define NGX_HTTP_PD_STEP_LOAD    14
+#define NGX_HTTP_PD_STEP_LOAD    15
 #define NGX_HTTP_PD_STEP_SEEN    2
 
 
@@ -105,6 +105,10 @@ ngx_http_pd_step_load(ngx_http_pd_step_t *step, ngx_str_t *in)
                 return NGX_DECLINED;
             }
 
+            break;
+
+        case ngx_http_pd_wire_uint(15):
+            load->kv_growth = wire.number;
             break;
 
         default:

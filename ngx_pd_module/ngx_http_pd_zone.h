@@ -94,6 +94,7 @@ typedef struct {
     uint64_t     queued_tokens;
     uint64_t     kv_free;
     uint64_t     kv_reserved;
+    uint64_t     kv_growth;           /* of those free, for answers to come */
     uint32_t     running;
     uint32_t     waiting;
     uint32_t     step_us;
@@ -105,6 +106,7 @@ typedef struct {
     uint32_t     unseen_jobs;         /* not in the report yet */
     uint64_t     unseen_tokens;       /* of prompts, not in the report yet */
     uint64_t     held_blocks;         /* promised, not in the report (yet) */
+    uint64_t     growing_blocks;      /* of these, of answers in the report */
     uint32_t     unseen;              /* list of submissions, see load.h */
 
     uint64_t     chosen;              /* order of the last choice, for ties */

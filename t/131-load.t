@@ -235,3 +235,46 @@ client3 request
 worker p0 expect /generation=2.*submit/
 worker p0 release
 client3 expect t2
+
+
+
+=== TEST 11: what a decode worker leaves to running answers is not free
+--- worker
+p0 role=prefill
+p1 role=prefill
+d0 role=decode gate=finish blocks=100 growth=97
+--- steps
+client1 request
+client1 expect t1
+client2 request
+sleep 0.2
+worker d0 lacks submit request=2
+worker d0 release
+worker d0 expect submit request=2
+worker d0 release
+client2 expect t2
+
+
+
+=== TEST 12: and fills it
+--- http_config
+pd_zone pd:1m;
+pd_cluster chat {
+    worker {{p0}} role=prefill;
+    worker {{d0}} role=decode;
+    worker {{d1}} role=decode;
+}
+--- worker
+p0 role=prefill
+d0 role=decode growth=500
+d1 role=decode growth=10
+--- steps
+worker d0 expect heartbeat
+worker d1 expect heartbeat
+client request
+client expect t2
+client2 request
+client2 expect t2
+worker d1 expect submit request=2
+--- no_worker_log
+d0 submit

@@ -33,6 +33,7 @@ Options (default):
     logprob=F (-0.25)       of each token, where they are asked for
     finish=stop|length|none                    max_seqs=N (64)
     blocks=N (1000)         skip=P             leaves out the token at P
+    growth=N (0)            blocks that reports leave to answers to come
     max_len=N (4096)        report=MS (as the hello asks; 0: never)
     delay=MS (0)            between tokens
     merge=N (1)             tokens in a step
@@ -281,7 +282,7 @@ class Attach:
         worker.reports += 1
         streams = worker.attaches | {self}
         named = {} if "frozen" in worker.options else {
-            "taken": worker.reports,
+            "taken": worker.reports, "kv_growth": worker.number("growth", 0),
             "seen": [pd.StreamSeen(stream=other.hello.stream,
                                    last_submission=other.submissions)
                      for other in worker.attaches if other is not self]}

@@ -205,6 +205,10 @@ static void test_admission_leaves_room_to_grow(void **state)
     assert_int_equal(lab.answers[1].queued, 1);
     assert_int_equal(lab.answers[1].when_queued.waiting, 1);
     assert_true(lab.answers[1].when_queued.prefill_queued_tokens >= 64);
+
+    /* and so is what the running one keeps from it */
+    assert_int_equal(lab.answers[1].when_queued.kv_growth, 1);
+    assert_int_equal(lab_load(&lab).kv_growth, 0);
     close_lab();
 }
 

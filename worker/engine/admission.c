@@ -152,14 +152,20 @@ static int64_t growth_of_others(const struct pd_engine *engine, const struct pd_
     return count;
 }
 
+int64_t pd_admit_growth(const struct pd_engine *engine)
+{
+    int64_t growth = growth_of_others(engine, NULL);
+
+    return growth < 0 ? 0 : growth;
+}
+
 bool pd_admit_spare_blocks(struct pd_engine *engine, int count, int beside, int32_t after,
                            int32_t *blocks)
 {
     struct pd_block_counts counts;
-    int64_t growth = growth_of_others(engine, NULL);
 
     pd_block_pool_count(engine->pool, &counts);
-    return counts.available >= count + beside + (growth < 0 ? 0 : growth) &&
+    return counts.available >= count + beside + pd_admit_growth(engine) &&
            take_blocks(engine, count, after, blocks);
 }
 

@@ -185,6 +185,7 @@ void pd_engine_publish_load(struct pd_engine *engine)
     pd_block_pool_count(engine->pool, &blocks);
     load->kv_total = (uint64_t)blocks.total;
     load->kv_free = (uint64_t)blocks.available;
+    load->kv_growth = (uint64_t)pd_admit_growth(engine);
     load->evictions = blocks.evictions;
     load->prefill_chunk_tokens = (uint32_t)pd_pace_rows(&engine->pace, false);
     load->draining = engine->draining || engine->stopping;

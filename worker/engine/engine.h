@@ -127,6 +127,8 @@ struct pd_load {
     uint32_t prefill_chunk_tokens; /* that a step of prompts alone has now */
     uint32_t running, waiting;
     uint64_t kv_total, kv_free, kv_reserved;
+    uint64_t
+        kv_growth; /* of those free, what sequences will as a rule still take: see admission.c */
     uint64_t tokens_prefilled, tokens_decoded, requests, preemptions, evictions, cache_hit_tokens;
     uint64_t prompt_tokens;                   /* of requests that were given room */
     uint64_t offered_tokens, borrowed_tokens; /* of prompts, to and from other workers' caches */

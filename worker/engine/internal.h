@@ -149,6 +149,8 @@ void pd_admit_waiting(struct pd_engine *engine);
 bool pd_preempt_youngest(struct pd_engine *engine);
 /* Blocks for a sequence, behind those it has. */
 bool pd_admit_blocks(struct pd_engine *engine, struct pd_sequence *sequence, int count);
+/* Free blocks that are left to sequences that have room, for their answers to come. */
+int64_t pd_admit_growth(const struct pd_engine *engine);
 /* Fresh blocks for another than a sequence, if there are so many that `beside` are left, and what the
  * running answers are likely to need. `after` as in pd_block_pool_alloc. */
 bool pd_admit_spare_blocks(struct pd_engine *engine, int count, int beside, int32_t after,

@@ -110,6 +110,7 @@ Pd__V1__LoadReport *pd_report_load(struct pd_link *link, struct pd_scratch *scra
     report->waiting = load.waiting;
     report->kv_free = load.kv_free;
     report->kv_reserved = load.kv_reserved;
+    report->kv_growth = load.kv_growth;
     report->draining = load.draining || link->draining;
     add_links(link, scratch, report);
     return report;

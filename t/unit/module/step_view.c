@@ -90,7 +90,7 @@ static bool load_is(const Pd__V1__LoadReport *load, const Pd__V1__LoadReport *ex
            load->prefill_us_per_token_x1000 == expected->prefill_us_per_token_x1000 &&
            load->running == expected->running && load->waiting == expected->waiting &&
            load->kv_free == expected->kv_free && load->kv_reserved == expected->kv_reserved &&
-           !load->draining == !expected->draining;
+           load->kv_growth == expected->kv_growth && !load->draining == !expected->draining;
 }
 
 static bool ticket_is(ngx_str_t packed, const Pd__V1__Ticket *expected)

@@ -111,6 +111,7 @@ static void fill(void)
     full.load.kv_reserved = 10;
     full.load.draining = true;
     full.load.taken = 11;
+    full.load.kv_growth = 12;
     full.load.n_links = 1;
     full.load.links = full.links;
     full.load.n_seen = 300;
