@@ -58,7 +58,7 @@ check-simt-races: $(RACE_TEST)
 	for test in $(RACE_TEST); do PD_SIMT_SHAPES=2 TSAN_OPTIONS=halt_on_error=1 $$test || exit 1; done
 
 # The backend comes as objects: device.c names it weakly, so an archive would not bring it.
-$(addprefix $(BUILD)/t/simt/,test_operators test_scratch test_simt test_library test_gemm test_transfer test_group): %: %.o $(SIMT_OBJ) $(HELP_LIB) $(ROOM_LIBS)
+$(addprefix $(BUILD)/t/simt/,test_operators test_scratch test_simt test_library test_gemm test_transfer test_group test_replay): %: %.o $(SIMT_OBJ) $(HELP_LIB) $(ROOM_LIBS)
 	$(CXX) $(PD_LDFLAGS) -o $@ $^ -lcmocka $(PD_LIBS)
 
 # Suites of t/unit that also ask the device kind "cuda" where it is linked in.
@@ -123,7 +123,8 @@ endif
 
 # A fiber per thread of every kernel: a minute or two. Two of the tiny models have heads that the kernels take.
 .PHONY: check-simt-model
-check-simt-model: $(BUILD)/t/simt/test_logits $(TINY_MODELS)/made model
+check-simt-model: $(BUILD)/t/simt/test_logits $(BUILD)/t/simt/test_replay $(TINY_MODELS)/made model
+	PD_MODEL=$(MODEL) $(BUILD)/t/simt/test_replay
 	PD_DEVICE=cuda PD_ONLY=tiny-mistral PD_TINY_MODELS=$(TINY_MODELS) $<
 	PD_DEVICE=cuda PD_ONLY=tiny-qwen3 PD_TINY_MODELS=$(TINY_MODELS) $<
 	PD_DEVICE=cuda PD_ONLY=test_smollm2 PD_TEXTS=1 PD_MODEL=$(MODEL) $<

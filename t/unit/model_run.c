@@ -10,6 +10,7 @@
 
 const char *model_run_weight_cache;
 bool model_run_deterministic;
+bool model_run_eager;
 const char *model_run_cuda_libraries;
 enum pd_dtype model_run_pool_type = PD_F32;
 
@@ -24,6 +25,7 @@ static void open_device(struct model_run *run, const char *kind, enum pd_precisi
         .cuda_enable = "all",
         .cuda_libraries = model_run_cuda_libraries,
         .deterministic = model_run_deterministic,
+        .eager = model_run_eager,
         .precision = precision,
         .max_tokens = MODEL_RUN_TOKENS,
         .max_seqs = MODEL_RUN_SAMPLES,

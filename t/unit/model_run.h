@@ -22,6 +22,7 @@ struct model_run {
 extern const char *model_run_weight_cache;
 /* pd_device_options.deterministic, and the type of the KV pool: false and PD_F32 as a rule. */
 extern bool model_run_deterministic;
+extern bool model_run_eager; /* likewise; false as a rule */
 extern const char *model_run_cuda_libraries; /* as pd_device_options has it; NULL as a rule */
 extern enum pd_dtype model_run_pool_type;
 
