@@ -57,6 +57,7 @@ static void move_ranges(struct pd_device *device)
     if (pd_buffer_create(device, PD_BUFFER_KV, COUNT * APART, &pool) != PD_KERNEL_OK ||
         pd_buffer_export(pool, &way) != PD_KERNEL_OK ||
         !way.copy(way.copy_context, in, ranges, COUNT, false) ||
+        pd_fence_remote_writes(device) != PD_KERNEL_OK ||
         !way.copy(way.copy_context, out, ranges, COUNT, true))
         fail_msg("ranges of the pool: %s", pd_device_error(device));
     if (memcmp(in, out, sizeof(in)) != 0)
@@ -72,13 +73,15 @@ int pd_stage_kernels(const struct pd_stage_options *options)
     struct pd_small_model model;
 
     pd_rig_seed = options->seed;
-    pd_small_open_enabled(&model, &pd_answering, NULL);
+    pd_small_open_enabled(&model, &pd_answering, NULL, true);
     pd_answers_generate(&model, tokens);
     move_ranges(model.rig.device);
     pd_small_close(&model);
     return 0;
 }
 
+/* Without the library, whose algorithm is the one that was quickest: in another process, or on another device, it may be
+ * another, with other bits. */
 int pd_stage_forward(const struct pd_stage_options *options)
 {
     int direct[PD_ANSWER_TOKENS] = {0}, replayed[PD_ANSWER_TOKENS] = {0};
@@ -86,7 +89,7 @@ int pd_stage_forward(const struct pd_stage_options *options)
 
     pd_rig_seed = options->seed;
     for (int eager = 0; eager < 2; eager++) {
-        pd_small_open_answers(&model, &pd_answering, eager);
+        pd_small_open_enabled(&model, &pd_answering, "graphs", eager);
         pd_answers_generate(&model, eager ? direct : replayed);
         pd_small_close(&model);
     }

@@ -104,7 +104,7 @@ static void test_what_no_gpu_has_shown_is_off(void **state)
         unsigned on;
 
         assert_true(pd_cuda_paths_on(enable[i], &on, error, sizeof(error)));
-        pd_small_open_enabled(&model, &pd_answering, enable[i]);
+        pd_small_open_enabled(&model, &pd_answering, enable[i], false);
         pd_answers_generate(&model, tokens);
         pd_device_describe(model.rig.device, &info);
         pd_small_close(&model);

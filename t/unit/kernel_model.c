@@ -146,22 +146,20 @@ void pd_small_open(struct pd_small_model *model, const struct pd_small_shape *sh
     open_small(model, shape, pd_rig_options(kind, isa, threads), false);
 }
 
-void pd_small_open_answers(struct pd_small_model *model, const struct pd_small_shape *shape,
-                           bool eager)
-{
-    struct pd_device_options options = pd_rig_options("cuda", NULL, 1);
-
-    options.eager = eager;
-    open_small(model, shape, options, true);
-}
-
 void pd_small_open_enabled(struct pd_small_model *model, const struct pd_small_shape *shape,
-                           const char *enable)
+                           const char *enable, bool eager)
 {
     struct pd_device_options options = pd_rig_options("cuda", NULL, 1);
 
     options.cuda_enable = enable;
+    options.eager = eager;
     open_small(model, shape, options, true);
+}
+
+void pd_small_open_answers(struct pd_small_model *model, const struct pd_small_shape *shape,
+                           bool eager)
+{
+    pd_small_open_enabled(model, shape, "all", eager);
 }
 
 void pd_small_close(struct pd_small_model *model)

@@ -32,7 +32,7 @@ void pd_small_open_answers(struct pd_small_model *model, const struct pd_small_s
                            bool eager);
 /* The same with these of the paths that only a GPU can show (pd_device_options.cuda_enable). */
 void pd_small_open_enabled(struct pd_small_model *model, const struct pd_small_shape *shape,
-                           const char *enable);
+                           const char *enable, bool eager);
 void pd_small_close(struct pd_small_model *model);
 
 /* Tokens `from` .. `from + count - 1` of sequence s, in slot s and blocks of its own, as part of a
