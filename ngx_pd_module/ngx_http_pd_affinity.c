@@ -14,6 +14,8 @@ static void ngx_http_pd_affinity_near(ngx_http_pd_zone_t *zone,
     ngx_http_pd_record_t *record, ngx_http_pd_point_t *point, size_t all);
 static ngx_http_pd_known_t *ngx_http_pd_affinity_lookup(
     ngx_http_pd_zone_t *zone, uint64_t hash, ngx_http_pd_known_t **oldest);
+static void ngx_http_pd_affinity_forget_hash(ngx_http_pd_zone_t *zone,
+    ngx_uint_t worker, uint64_t hash);
 static ngx_uint_t ngx_http_pd_affinity_valid(ngx_http_pd_zone_t *zone,
     ngx_http_pd_holder_t *holder);
 static ngx_http_pd_point_t *ngx_http_pd_affinity_longest(
@@ -198,6 +200,52 @@ ngx_http_pd_affinity_learn_hash(ngx_http_pd_zone_t *zone, ngx_uint_t worker,
 
         holder = next;
     }
+}
+
+
+void
+ngx_http_pd_affinity_forget(ngx_http_pd_zone_t *zone, ngx_uint_t worker,
+    ngx_http_pd_prefix_t *prefix)
+{
+    ngx_uint_t            ends, sizes;
+    ngx_http_pd_point_t  *point;
+
+    ends = ngx_min(prefix->ends, NGX_HTTP_PD_PREFIX_ENDS);
+    sizes = prefix->sizes;
+
+    for ( ;; ) {
+        point = ngx_http_pd_affinity_longest(prefix, &ends, &sizes);
+
+        if (point == NULL) {
+            return;
+        }
+
+        ngx_http_pd_affinity_forget_hash(zone, worker, point->hash);
+    }
+}
+
+
+static void
+ngx_http_pd_affinity_forget_hash(ngx_http_pd_zone_t *zone, ngx_uint_t worker,
+    uint64_t hash)
+{
+    ngx_uint_t            i, n;
+    ngx_http_pd_known_t  *known, *oldest;
+
+    known = ngx_http_pd_affinity_lookup(zone, hash, &oldest);
+
+    if (known == NULL) {
+        return;
+    }
+
+    for (i = 0, n = 0; i < NGX_HTTP_PD_HOLDERS; i++) {
+        if (known->holder[i].worker != worker) {
+            known->holder[n++] = known->holder[i];
+        }
+    }
+
+    ngx_memset(&known->holder[n], 0xff,
+               (NGX_HTTP_PD_HOLDERS - n) * sizeof(ngx_http_pd_holder_t));
 }
 
 

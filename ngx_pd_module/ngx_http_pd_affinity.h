@@ -9,7 +9,8 @@
  * the other tables, in sets of four entries of 32 bytes: a hash (a point of a
  * prompt, or the key of a session), and the last five workers that had to do
  * with it.  Where a set is full, the entry that was used longest ago makes
- * room.  A worker that starts again has an empty cache, and is in no entry.
+ * room.  A worker that starts again has an empty cache, and is in no entry; one
+ * that is asked for a prompt and has nothing of it is in none of the prompt's.
  *
  * All functions are called under the zone's lock.
  */
@@ -42,6 +43,10 @@ void ngx_http_pd_affinity_learn(ngx_http_pd_zone_t *zone, ngx_uint_t worker,
     ngx_http_pd_prefix_t *prefix);
 void ngx_http_pd_affinity_learn_hash(ngx_http_pd_zone_t *zone,
     ngx_uint_t worker, uint64_t hash);
+
+/* it has nothing of the prompt, although it had */
+void ngx_http_pd_affinity_forget(ngx_http_pd_zone_t *zone, ngx_uint_t worker,
+    ngx_http_pd_prefix_t *prefix);
 
 /* tokens of the record's prompt that the worker need not compute */
 uint32_t ngx_http_pd_affinity_cached(ngx_http_pd_zone_t *zone,

@@ -19,6 +19,7 @@
 
 #include "ngx_http_pd_attempt.h"
 #include "ngx_http_pd_borrow.h"
+#include "ngx_http_pd_learn.h"
 #include "ngx_http_pd_pairs.h"
 #include "ngx_http_pd_vitals.h"
 
@@ -65,6 +66,11 @@ ngx_http_pd_failure_message(ngx_http_pd_attach_t *attach,
 
     if (side->offers) {
         ngx_http_pd_attach_drop(side, 0, 0);
+
+        if (failed->code == PD__V1__FAILED__CODE__TICKET) {
+            ngx_http_pd_learn_missing(attempt);
+        }
+
         ngx_http_pd_borrow_refused(side, message);
         return;
     }

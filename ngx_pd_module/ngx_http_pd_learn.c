@@ -179,6 +179,30 @@ ngx_http_pd_learn_worker(ngx_http_pd_attempt_t *attempt, ngx_uint_t worker,
 }
 
 
+/* of its own workers, it is true soon: they get the prompt now */
+
+void
+ngx_http_pd_learn_missing(ngx_http_pd_attempt_t *attempt)
+{
+    ngx_http_pd_zone_t    *zone;
+    ngx_http_pd_record_t  *record;
+    ngx_http_pd_prefix_t  *prefix;
+
+    zone = attempt->process->zone;
+    record = &zone->sh->records[attempt->record];
+
+    if (record->owner == NGX_HTTP_PD_NONE || record->owner == record->decode) {
+        return;
+    }
+
+    prefix = ngx_http_pd_learn_points(attempt);
+
+    ngx_http_pd_zone_lock(zone);
+    ngx_http_pd_affinity_forget(zone, record->owner, prefix);
+    ngx_http_pd_zone_unlock(zone);
+}
+
+
 /* thoughts and tool calls come back in another form than they went, or not */
 
 void

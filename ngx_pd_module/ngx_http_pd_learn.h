@@ -21,6 +21,9 @@ void ngx_http_pd_learn_estimate(ngx_http_pd_attempt_t *attempt,
 /* it goes to the workers that its record names */
 void ngx_http_pd_learn_started(ngx_http_pd_attempt_t *attempt);
 
+/* who was asked for what it has of it has nothing */
+void ngx_http_pd_learn_missing(ngx_http_pd_attempt_t *attempt);
+
 /* a worker has counted; under the zone's lock */
 void ngx_http_pd_learn_counted(ngx_http_pd_attempt_t *attempt,
     size_t tokens);

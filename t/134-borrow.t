@@ -546,3 +546,31 @@ worker p0 expect submit request=2 attempt=1 route=OFFER
 worker p1 expect /submit request=2 attempt=2 route=PREFILL .*ticket=p0\/2/
 --- response_headers_like
 X-Borrowed: 64/.*
+
+
+
+=== TEST 24: who had nothing of it is not asked again
+--- lines: worker {{p0}}; worker {{p1}}; worker {{d0}}; worker {{d1}};
+--- cluster: borrow_threshold 100 timeout=60s; policy round_robin;
+--- worker
+p0 role=prefill
+p1 role=prefill
+d0 role=decode offers=0
+d1 role=decode offers=never
+--- steps
+nginx expect attached
+nginx expect attached
+nginx expect attached
+nginx expect attached
+client1 request
+client1 expect jjjj
+worker d0 expect submit request=1 attempt=1 route=DECODE
+client request
+client expect jjjj
+client finish
+worker d0 expect submit request=2 attempt=1 route=OFFER
+worker d1 expect submit request=2 attempt=2 route=DECODE
+client2 request
+client2 expect jjjj
+worker p0 expect submit request=3 attempt=1 route=PREFILL
+worker d0 expect submit request=3 attempt=1 route=DECODE
