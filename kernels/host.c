@@ -192,6 +192,7 @@ static void *executor_main(void *argument)
 {
     struct pd_host *host = argument;
 
+    pd_team_settle(host->team);
     pthread_mutex_lock(&host->lock);
     for (;;) {
         struct pd_host_command *command = host->first;

@@ -1,4 +1,5 @@
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -25,11 +26,35 @@ void pd_team_barrier(struct pd_team *team)
     pd_barrier_wait(&team->barrier);
 }
 
+static void settle(const struct pd_team *team, int thread)
+{
+    cpu_set_t cores, own;
+    int core = -1;
+
+    if (sched_getaffinity(0, sizeof(cores), &cores) != 0 ||
+        CPU_COUNT(&cores) != (int)team->barrier.threads)
+        return;
+    for (int i = 0; i <= thread; i++) {
+        do
+            core++;
+        while (!CPU_ISSET(core, &cores));
+    }
+    CPU_ZERO(&own);
+    CPU_SET(core, &own);
+    sched_setaffinity(0, sizeof(own), &own); /* a wish */
+}
+
+void pd_team_settle(const struct pd_team *team)
+{
+    settle(team, 0);
+}
+
 static void *member_main(void *argument)
 {
     struct member member = *(struct member *)argument;
 
     free(argument);
+    settle(member.team, member.thread);
     for (;;) {
         pd_team_barrier(member.team);
         if (member.team->job == NULL)

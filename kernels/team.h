@@ -14,6 +14,12 @@ typedef void pd_team_job(void *context, int thread);
  * memory or the system refuses a thread. */
 struct pd_team *pd_team_create(int threads);
 
+/* For the thread that is going to call pd_team_run, once: it stays on a core of its own, as the others do,
+ * if this process has exactly as many cores as the team has threads. A system that finds all cores busy
+ * wakes a thread where the one sits that wakes it, and two threads on one core wait for each other at every
+ * barrier. With more cores or fewer, the system places them. */
+void pd_team_settle(const struct pd_team *team);
+
 /* No job may be running. */
 void pd_team_destroy(struct pd_team *team);
 

@@ -298,6 +298,7 @@ static struct floors measure_floors(int threads, const char *path)
 
     if (team == NULL)
         exit(1);
+    pd_team_settle(team);
     floors.read = pd_peak_read(team);
     floors.barrier = 1e9 * least_barrier(team);
     floors.f32 = pd_peak_f32(team);
