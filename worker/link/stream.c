@@ -37,6 +37,7 @@ struct pd_stream {
     struct outgoing *first, **last; /* the first one is being sent if `sending` */
     size_t queued_bytes;
     bool sending;
+    bool reads_late; /* the next message is asked for behind what is being sent */
     uint64_t send_started_ns;
 
     uint64_t deadline_ns; /* 0: none */
@@ -319,13 +320,17 @@ static void read_done(struct pd_tag *tag, bool ok)
 }
 
 /* Reading on opens the peer's window at once, in a write of its own. If a message has been answered by
- * then, the answer has taken that along. */
+ * then, the answer has taken that along; of two answers, the first waits in gRPC for the second. */
 static void ready_done(struct pd_tag *tag, bool ok)
 {
     struct pd_stream *stream = tag->owner;
 
     (void)ok;
-    read_next(stream);
+    stream->reads_late = !stream->reads_late && stream->first && stream->first->next;
+    if (stream->reads_late)
+        start(stream, NULL, TAG_READY);
+    else
+        read_next(stream);
     tag_done(stream);
 }
 
