@@ -139,7 +139,7 @@ INLINE void multiply_block(int form, int n, const struct unpacked *weights, stru
 
 INLINE struct place place_of(const struct pd_cpu_rounded *x, int block, int token)
 {
-    size_t at = (size_t)block * (size_t)x->tokens + (size_t)token;
+    size_t at = pd_cpu_rounded_at(x, block, token);
 
     return (struct place){pd_cpu_lines(x) + at, pd_cpu_scales(x) + at};
 }
@@ -183,7 +183,8 @@ static void multiply_panel(enum pd_form form, const uint8_t *panel, int first_bl
 /* Of these kernels, with one way or another to multiply. */
 #define INTEGER_KERNELS(multiplied)                                                                \
     {                                                                                              \
-        .chunk = 128, .bytes = rounded_bytes, .round = round_rows, .multiply = (multiplied)        \
+        .chunk = PD_CPU_CHUNK, .bytes = rounded_bytes, .round = round_rows,                        \
+        .multiply = (multiplied)                                                                   \
     }
 
 #endif

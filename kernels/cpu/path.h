@@ -32,8 +32,8 @@ struct pd_cpu_narrow {
     size_t (*bytes)(int tokens, int blocks);
     /* Part `part` of `parts` of x, which is [tokens][cols]. */
     void (*round)(const float *x, int cols, const struct pd_cpu_rounded *out, int part, int parts);
-    /* acc[t][PANEL] = blocks first_block .. of the panel times x, for `tokens` tokens from `first` on, a
-     * multiple of 16. acc has room for a multiple of 16 tokens. */
+    /* acc[t][PANEL] = blocks first_block .. of the panel times x, for `tokens` tokens from `first` on, which
+     * begins a chunk that has them. acc has room for a multiple of 16 tokens. */
     void (*multiply)(enum pd_form form, const uint8_t *panel, int first_block, int blocks,
                      const struct pd_cpu_rounded *x, int first, int tokens, float *acc);
 };
@@ -121,13 +121,16 @@ extern const struct pd_cpu_narrow pd_cpu_integer_baseline, pd_cpu_integer_avx2,
     pd_cpu_integer_avx512, pd_cpu_integer_vnni, pd_cpu_integer_amx, pd_cpu_bf16;
 
 enum {
+    PD_CPU_CHUNK = 128,     /* tokens whose rounded x lies together, and is best kept in cache */
+    PD_CPU_BEHIND = 16,     /* tokens */
     PD_CPU_STRETCH = 4,     /* blocks unpacked at a time */
     PD_CPU_ROUND_ALONE = 2, /* up to so many tokens, rounding x twice is cheaper than a barrier */
     PD_CPU_SPLIT = 128,     /* keys whose softmax is computed at once: part of the numerics */
     PD_CPU_RUN = 512,       /* values whose exponentials are summed at once: part of the numerics */
 };
 
-/* Rounded x of integers: block b of token t is number b * tokens + t of both. */
+/* Rounded x of integers: chunks of tokens, the last of fewer, each [block][token], so that what is read at a
+ * time lies together. Behind the last there is room for PD_CPU_BEHIND more, so that tiles may read whole ones. */
 static inline struct pd_cpu_line *pd_cpu_lines(const struct pd_cpu_rounded *x)
 {
     return x->memory;
@@ -136,6 +139,23 @@ static inline struct pd_cpu_line *pd_cpu_lines(const struct pd_cpu_rounded *x)
 static inline struct pd_cpu_scale *pd_cpu_scales(const struct pd_cpu_rounded *x)
 {
     return (void *)(pd_cpu_lines(x) + (size_t)x->tokens * (size_t)x->blocks);
+}
+
+/* Tokens of the chunk that begins at, or has, this one. */
+static inline int pd_cpu_chunk(const struct pd_cpu_rounded *x, int token)
+{
+    int left = x->tokens - token / PD_CPU_CHUNK * PD_CPU_CHUNK;
+
+    return left < PD_CPU_CHUNK ? left : PD_CPU_CHUNK;
+}
+
+/* Which of the lines, and of the scales, a token's block is. */
+static inline size_t pd_cpu_rounded_at(const struct pd_cpu_rounded *x, int block, int token)
+{
+    int first = token / PD_CPU_CHUNK * PD_CPU_CHUNK;
+
+    return (size_t)first * (size_t)x->blocks + (size_t)block * (size_t)pd_cpu_chunk(x, token) +
+           (size_t)(token - first);
 }
 
 /* Unpacked blocks, and sums: of the running slice and of those that wait for it in the tree. */

@@ -106,24 +106,34 @@ INLINE void round_block(const float *x, struct pd_cpu_line *line, struct pd_cpu_
 
 #endif
 
+/* What tiles read of tokens that are none, behind the last: numbers that take no longer than others. */
+INLINE void round_nothing(const struct pd_cpu_rounded *out)
+{
+    struct pd_cpu_scale *behind = pd_cpu_scales(out) + (size_t)out->tokens * (size_t)out->blocks;
+
+    for (int i = 0; i < PD_CPU_BEHIND; i++)
+        put_scale(1, 0, 0, behind + i);
+}
+
 /* Quantised weights have whole blocks of columns. */
 static void round_rows(const float *x, int cols, const struct pd_cpu_rounded *out, int part,
                        int parts)
 {
     int64_t tokens = out->tokens;
 
+    if (part == 0)
+        round_nothing(out);
     for (int64_t t = tokens * part / parts; t < tokens * (part + 1) / parts; t++) {
-        for (int b = 0; b < out->blocks; b++) {
-            size_t at = (size_t)b * (size_t)tokens + (size_t)t;
+        size_t at = pd_cpu_rounded_at(out, 0, (int)t), stride = (size_t)pd_cpu_chunk(out, (int)t);
 
+        for (int b = 0; b < out->blocks; b++, at += stride)
             round_block(x + t * cols + b * BLOCK, pd_cpu_lines(out) + at, pd_cpu_scales(out) + at);
-        }
     }
 }
 
 static size_t rounded_bytes(int tokens, int blocks)
 {
-    return (size_t)tokens * (size_t)blocks *
+    return ((size_t)tokens * (size_t)blocks + PD_CPU_BEHIND) *
            (sizeof(struct pd_cpu_line) + sizeof(struct pd_cpu_scale));
 }
 

@@ -133,7 +133,12 @@ static void test_rounded_numbers_are_near(void **state)
 
 static const enum pd_form forms[] = {PD_FORM_N4, PD_FORM_N4F, PD_FORM_I8, PD_FORM_I8F};
 
-enum { PRODUCT_BLOCKS = 3, PRODUCT_TOKENS = 67, COLUMNS = PRODUCT_BLOCKS * BLOCK };
+enum {
+    PRODUCT_BLOCKS = 3,
+    PRODUCT_TOKENS = 71,
+    PRODUCT_ROOM = 80, /* whole tiles */
+    COLUMNS = PRODUCT_BLOCKS * BLOCK
+};
 
 /* Any bytes where integers are, extremes among them; scales that are numbers. */
 static uint8_t *random_panel(enum pd_form form, uint64_t *random)
@@ -182,7 +187,7 @@ static void check_products(enum pd_form form, uint64_t seed)
 {
     uint8_t *panel = random_panel(form, &seed);
     struct pd_cpu_rounded x = make_rounded(PRODUCT_TOKENS, PRODUCT_BLOCKS);
-    float first[PRODUCT_TOKENS * PANEL], acc[PRODUCT_TOKENS * PANEL];
+    float first[PRODUCT_ROOM * PANEL], acc[PRODUCT_ROOM * PANEL];
     float rows[PRODUCT_TOKENS * COLUMNS];
     const char *expected = NULL;
 
@@ -214,6 +219,36 @@ static void test_products_are_equal(void **state)
         check_products(forms[i], 70 + i);
 }
 
+/* Tokens of a later chunk get what they get alone. */
+static void test_chunks_are_equal(void **state)
+{
+    enum { REST = 21, ALL = PD_CPU_CHUNK + REST };
+    float *rows = malloc(ALL * COLUMNS * sizeof(*rows)), acc[2 * 16 * PANEL];
+    uint64_t seed = 11;
+    uint8_t *panel = random_panel(PD_FORM_N4, &seed);
+
+    (void)state;
+    assert_non_null(rows);
+    pd_rig_fill(rows, ALL * COLUMNS, 1, seed);
+    for (const char *const *path = pd_rig_paths(); *path != NULL; path++) {
+        struct pd_cpu_rounded all = make_rounded(ALL, PRODUCT_BLOCKS),
+                              rest = make_rounded(REST, PRODUCT_BLOCKS);
+        float alone[2 * 16 * PANEL];
+
+        for (int part = 0; part < 3; part++)
+            table(*path)->round(rows, COLUMNS, &all, part, 3);
+        table(*path)->round(rows + PD_CPU_CHUNK * COLUMNS, COLUMNS, &rest, 0, 1);
+        table(*path)->multiply(PD_FORM_N4, panel, 1, PRODUCT_BLOCKS - 1, &all, PD_CPU_CHUNK, REST,
+                               acc);
+        table(*path)->multiply(PD_FORM_N4, panel, 1, PRODUCT_BLOCKS - 1, &rest, 0, REST, alone);
+        assert_memory_equal(acc, alone, sizeof(*acc) * REST * PANEL);
+        free(all.memory);
+        free(rest.memory);
+    }
+    free(rows);
+    free(panel);
+}
+
 /* A number that is none in x makes every result of its row one, and no other row's. */
 static void test_nan_stays_in_its_row(void **state)
 {
@@ -222,7 +257,7 @@ static void test_nan_stays_in_its_row(void **state)
         for (int kind = 0; kind < 3; kind++) {
             static const float strange[] = {NAN, INFINITY, -INFINITY};
             struct pd_cpu_rounded x = make_rounded(PRODUCT_TOKENS, PRODUCT_BLOCKS);
-            float acc[PRODUCT_TOKENS * PANEL], rows[PRODUCT_TOKENS * COLUMNS];
+            float acc[PRODUCT_ROOM * PANEL], rows[PRODUCT_TOKENS * COLUMNS];
             uint64_t seed = 9;
             uint8_t *panel = random_panel(PD_FORM_N4, &seed);
 
@@ -244,6 +279,7 @@ int main(void)
         cmocka_unit_test(test_rounding_is_the_definition),
         cmocka_unit_test(test_rounded_numbers_are_near),
         cmocka_unit_test(test_products_are_equal),
+        cmocka_unit_test(test_chunks_are_equal),
         cmocka_unit_test(test_nan_stays_in_its_row),
     };
 
