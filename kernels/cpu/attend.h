@@ -261,19 +261,6 @@ static void score(const struct attend *a, int count)
     }
 }
 
-/* Lanes of keys at, at + 1, ... that lie outside [low, high] become -inf. */
-INLINE lanes hide(lanes scores, int at, int low, int high)
-{
-    float values[LANES];
-
-    if (at >= low && at + LANES - 1 <= high)
-        return scores;
-    lanes_store(values, scores);
-    for (int i = 0; i < LANES; i++)
-        values[i] = at + i < low || at + i > high ? -INFINITY : values[i];
-    return lanes_load(values);
-}
-
 /* Scores of a row become weights; keys of the split are first .. first + count - 1. */
 static void weigh(const struct attend *a, int r, int first, int count)
 {
@@ -284,7 +271,7 @@ static void weigh(const struct attend *a, int r, int first, int count)
 
     for (int j = 0; j < count; j += LANES) {
         float *at = scores + j / PANEL * stride + j % PANEL;
-        lanes seen = hide(lanes_load(at), first + j, low, high);
+        lanes seen = lanes_within(lanes_load(at), low - first - j, high - first - j, -INFINITY);
 
         lanes_store(at, seen);
         greatest = lanes_max(greatest, seen);
@@ -403,16 +390,44 @@ static void merge(const float *states, int splits, size_t stride, int head_dim, 
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
-/* A tile's rows; row r is head r % group of token r / group. */
+/* Row r of a tile is head r % group of token r / group. */
+static const float *row_of(const struct attend *a, int r)
+{
+    return a->query->q + (size_t)(r / a->group) * a->query->q_stride + r % a->group * a->dim;
+}
+
+/* As pack_queries does, a register of each row at a time. Every store but the last is cut short by the next; the
+ * last runs into what is written later. */
+static void turn_queries(const struct attend *a, int first, int n)
+{
+    float *out = a->packed + first * a->dim;
+    lanes scale = lanes_set(a->query->shape->scale);
+
+    for (int d = 0; d < a->dim; d += LANES) {
+        lanes q[LANES];
+
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++)
+            q[i] = i < n ? lanes_mul(lanes_load(row_of(a, first + i) + d), scale) : scale;
+        lanes_transpose(q);
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++)
+            lanes_store(out + (d + i) * n, q[i]);
+    }
+}
+
+/* A tile's rows. */
 static void pack_queries(const struct attend *a, int first, int end)
 {
-    const struct pd_cpu_query *query = a->query;
     int n = end - first, row = a->halves ? PANEL : 1, dim = a->halves ? 1 : n;
-    float scale = query->shape->scale;
+    float scale = a->query->shape->scale;
 
+    if (!a->halves && a->dim % LANES == 0) {
+        turn_queries(a, first, n);
+        return;
+    }
     for (int r = first; r < end; r++) {
-        const float *q =
-            query->q + (size_t)(r / a->group) * query->q_stride + r % a->group * a->dim;
+        const float *q = row_of(a, r);
         float *out = a->packed + first * a->dim + (r - first) * row;
 
         for (int d = 0; d < a->dim; d += PANEL, out += n * PANEL) {

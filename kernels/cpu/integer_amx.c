@@ -174,13 +174,14 @@ INLINE void add_group(int form, const struct walk *at, lanes d, lanes m, const s
                       float *acc)
 {
     const struct pd_cpu_scale *x = at->scales + at->group * TILE_TOKENS;
+    const __mmask16 begun = at->tile < 2 ? 0 : 0xffff; /* else from zero */
 
     acc += at->group * TILE_TOKENS * PANEL + at->tile % 2 * LANES;
 #pragma GCC unroll 16
     for (int t = 0; t < TILE_TOKENS; t++) {
         lanes value = lanes_mul(sum_of(form, sums, t), lanes_set(x[t].d));
 
-        value = lanes_fma(d, value, lanes_load(acc + t * PANEL));
+        value = lanes_fma(d, value, _mm512_maskz_loadu_ps(begun, acc + t * PANEL));
         if (form_minimum(form))
             value = lanes_fma(m, lanes_set(x[t].sum), value);
         lanes_store(acc + t * PANEL, value);
@@ -217,7 +218,6 @@ INLINE void multiply_tiles(int form, const uint8_t *panel, int first_block, int 
     struct memory memory;
 
     panel += (size_t)first_block * form_bytes(form);
-    memset(acc, 0, sizeof(*acc) * (size_t)(at.groups * TILE_TOKENS * PANEL));
     unpack_tile(form, panel, 0, memory.ring);
     MULTIPLY(form, &memory, &ahead, 0, 3);
     MULTIPLY(form, &memory, &ahead, 1, 4);

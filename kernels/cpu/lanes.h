@@ -205,10 +205,10 @@ INLINE void turn_halves(const uint8_t *const rows[LANES], size_t offset, uint16_
     }
 }
 
-INLINE void lanes_halves(lanes a, float low[8], float high[8])
+INLINE void lanes_halves(lanes a, __m256 *low, __m256 *high)
 {
-    _mm256_storeu_ps(low, _mm512_castps512_ps256(a));
-    _mm256_storeu_ps(high, _mm512_extractf32x8_ps(a, 1));
+    *low = _mm512_castps512_ps256(a);
+    *high = _mm512_extractf32x8_ps(a, 1);
 }
 
 /* ---- AVX2 and FMA ---------------------------------------------------------------------------- */
@@ -411,10 +411,10 @@ INLINE void turn_halves(const uint8_t *const rows[LANES], size_t offset, uint16_
     turn_eight(rows + 8, offset, out + 8, stride);
 }
 
-INLINE void lanes_halves(lanes a, float low[8], float high[8])
+INLINE void lanes_halves(lanes a, __m256 *low, __m256 *high)
 {
-    _mm256_storeu_ps(low, a.low);
-    _mm256_storeu_ps(high, a.high);
+    *low = a.low;
+    *high = a.high;
 }
 
 /* ---- any machine ----------------------------------------------------------------------------- */
@@ -621,7 +621,35 @@ INLINE void lanes_halves(lanes a, float low[8], float high[8])
 
 /* ---- the same for all ------------------------------------------------------------------------ */
 
-/* Lane 0 + lane 8, then halves again: one fixed tree. */
+/* Lane 0 + lane 8, then halves again: one fixed tree. So also of the greatest. */
+#if defined(__AVX2__)
+
+INLINE float lanes_sum(lanes a)
+{
+    __m256 low, high;
+    __m128 four;
+
+    lanes_halves(a, &low, &high);
+    low = _mm256_add_ps(low, high);
+    four = _mm_add_ps(_mm256_castps256_ps128(low), _mm256_extractf128_ps(low, 1));
+    four = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
+}
+
+INLINE float lanes_greatest(lanes a)
+{
+    __m256 low, high;
+    __m128 four;
+
+    lanes_halves(a, &low, &high);
+    low = _mm256_max_ps(low, high);
+    four = _mm_max_ps(_mm256_castps256_ps128(low), _mm256_extractf128_ps(low, 1));
+    four = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
+}
+
+#else
+
 INLINE float lanes_sum(lanes a)
 {
     float low[8], high[8];
@@ -646,6 +674,28 @@ INLINE float lanes_greatest(lanes a)
         }
     }
     return low[0];
+}
+
+#endif
+
+/* Lanes first .. last, whatever numbers these are; the others become `rest`. */
+INLINE lanes lanes_within(lanes a, int first, int last, float rest)
+{
+    if (first <= 0 && last >= LANES - 1)
+        return a;
+#if defined(__AVX512F__)
+    first = first < 0 ? 0 : first > LANES ? LANES : first;
+    last = last < -1 ? -1 : last > LANES - 1 ? LANES - 1 : last;
+    return _mm512_mask_mov_ps(lanes_set(rest),
+                              (__mmask16)(((1u << (last + 1)) - 1) & ~((1u << first) - 1)), a);
+#else
+    float values[LANES];
+
+    lanes_store(values, a);
+    for (int i = 0; i < LANES; i++)
+        values[i] = i < first || i > last ? rest : values[i];
+    return lanes_load(values);
+#endif
 }
 
 /* First n lanes; the rest is `rest` and not read. */

@@ -115,19 +115,33 @@ INLINE void round_nothing(const struct pd_cpu_rounded *out)
         put_scale(1, 0, 0, behind + i);
 }
 
+/* Tokens first .. end - 1 of one chunk: a block of all of them, then the next, as they lie. */
+INLINE void round_few(const float *x, int cols, const struct pd_cpu_rounded *out, int first,
+                      int end)
+{
+    size_t at = pd_cpu_rounded_at(out, 0, first), stride = (size_t)pd_cpu_chunk(out, first);
+
+    for (int b = 0; b < out->blocks; b++, at += stride) {
+        const float *from = x + (ptrdiff_t)first * cols + b * BLOCK;
+
+        for (int t = 0; t < end - first; t++, from += cols)
+            round_block(from, pd_cpu_lines(out) + at + t, pd_cpu_scales(out) + at + t);
+    }
+}
+
 /* Quantised weights have whole blocks of columns. */
 static void round_rows(const float *x, int cols, const struct pd_cpu_rounded *out, int part,
                        int parts)
 {
+    enum { FEW = 8 }; /* divides a chunk */
     int64_t tokens = out->tokens;
+    int end = (int)(tokens * (part + 1) / parts);
 
     if (part == 0)
         round_nothing(out);
-    for (int64_t t = tokens * part / parts; t < tokens * (part + 1) / parts; t++) {
-        size_t at = pd_cpu_rounded_at(out, 0, (int)t), stride = (size_t)pd_cpu_chunk(out, (int)t);
-
-        for (int b = 0; b < out->blocks; b++, at += stride)
-            round_block(x + t * cols + b * BLOCK, pd_cpu_lines(out) + at, pd_cpu_scales(out) + at);
+    for (int t = (int)(tokens * part / parts), next; t < end; t = next) {
+        next = t / FEW * FEW + FEW < end ? t / FEW * FEW + FEW : end;
+        round_few(x, cols, out, t, next);
     }
 }
 
