@@ -158,7 +158,8 @@ struct pd_backend {
 
     int (*launch)(struct pd_graph *graph, struct pd_step *step);
     int (*wait)(struct pd_device *device, uint64_t number, int timeout_ms);
-    void (*drain)(struct pd_device *device); /* until everything launched has run */
+    void (*cut)(struct pd_device *device, uint64_t number); /* NULL: steps run to their end */
+    void (*drain)(struct pd_device *device);                /* until everything launched has run */
     int (*history_write)(struct pd_device *device, int slot, int position, const int32_t *tokens,
                          int count);
     int (*fence)(struct pd_device *device);

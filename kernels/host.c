@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/memfd.h>
 #include <signal.h>
 #include <stdio.h>
@@ -131,6 +132,20 @@ void pd_host_memory(struct pd_device_info *info)
 
 /* ---- the executor ---------------------------------------------------------------------------- */
 
+static const int TO_THE_END = INT_MAX;
+
+static bool is_left(struct pd_host_run const *run, int thread, int at)
+{
+    struct pd_host *host = run->host;
+
+    if (thread == 0 &&
+        atomic_load_explicit(&host->cut, memory_order_relaxed) == run->step->number &&
+        atomic_load_explicit(&host->left_at, memory_order_relaxed) == TO_THE_END)
+        atomic_store_explicit(&host->left_at, at, memory_order_relaxed);
+    pd_team_barrier(host->team);
+    return atomic_load_explicit(&host->left_at, memory_order_relaxed) <= at;
+}
+
 /* Every thread of the team walks the list. A publish needs no barrier: what it tells of is behind
  * the barrier before it, and nothing reads what it writes. Ranks that meet have one of their own. */
 static void run_operators(void *context, int thread)
@@ -150,8 +165,8 @@ static void run_operators(void *context, int thread)
             continue;
         }
         host->operators[op->kind](run, op, thread);
-        if (op->kind != PD_OP_ALLREDUCE && op->kind != PD_OP_ALLGATHER)
-            pd_team_barrier(host->team);
+        if (op->kind != PD_OP_ALLREDUCE && op->kind != PD_OP_ALLGATHER && is_left(run, thread, i))
+            break;
     }
     delay_ns = pd_delay_ns(&host->delays[thread]) - delay_ns;
     if (delay_ns > 0)
@@ -162,6 +177,7 @@ static void run_step(struct pd_host *host, struct pd_host_command *command)
 {
     struct pd_host_run run = {host, command->graph, command->step};
 
+    atomic_store_explicit(&host->left_at, TO_THE_END, memory_order_relaxed);
     if (host->begin != NULL)
         host->begin(&run);
     pd_team_run(host->team, run_operators, &run);
@@ -181,6 +197,8 @@ static void retire(struct pd_host *host, struct pd_host_command *command)
 {
     if (command->kind == COMMAND_STEP) {
         host->completed = command->step->number;
+        if (atomic_load_explicit(&host->left_at, memory_order_relaxed) != TO_THE_END)
+            host->left = host->completed;
     } else {
         host->waiting_histories--;
         free(command);
@@ -299,11 +317,20 @@ int pd_host_wait(struct pd_device *device, uint64_t number, int timeout_ms)
                  host->completed < number)
             status = PD_KERNEL_TIMEOUT;
     }
+    if (status == PD_KERNEL_OK && host->left == number)
+        status = PD_KERNEL_CUT;
     pthread_mutex_unlock(&host->lock);
+    if (status == PD_KERNEL_CUT)
+        return pd_device_fail(device, status, "step %llu was cut", (unsigned long long)number);
     if (status != PD_KERNEL_OK)
         return pd_device_fail(device, status, "step %llu has not run after %d ms",
                               (unsigned long long)number, timeout_ms);
     return PD_KERNEL_OK;
+}
+
+void pd_host_cut(struct pd_device *device, uint64_t number)
+{
+    atomic_store_explicit(&((struct pd_host *)device)->cut, number, memory_order_relaxed);
 }
 
 void pd_host_drain(struct pd_device *device)

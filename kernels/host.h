@@ -5,6 +5,9 @@
  *     launch ──▶ [history][step n+1] ──▶   takes commands in order; for a step, every thread of the
  * team wait   ◀── completed = n             walks the graph's operators, with a barrier after each
  *
+ * A step can be left between two operators. One thread looks whether it is to be, before the barrier behind an
+ * operator, and behind the barrier all read what it saw.
+ *
  * A backend gives a table of functions, one per kind of operator, and its own weights. */
 #ifndef PD_HOST_H
 #define PD_HOST_H
@@ -44,7 +47,9 @@ struct pd_host {
     int32_t *last;    /* [max_seqs] token sampled last */
     _Atomic uint64_t progress;
     struct pd_delay *delays;   /* [threads] */
+    _Atomic int left_at;       /* the running step's operator behind which all leave it */
     _Atomic uint64_t delay_ns; /* in steps, the sum over all threads */
+    _Atomic uint64_t cut;      /* the step that is to be left */
 
     pthread_t executor;
     pthread_mutex_t lock; /* guards all below */
@@ -52,6 +57,7 @@ struct pd_host {
     struct pd_host_command *first, **tail;
     int waiting_histories;
     uint64_t launched, completed; /* step numbers */
+    uint64_t left;                /* the last step that was left */
     bool idle, closing;
     struct pd_host_command *launches[2]; /* preallocated: a launch allocates nothing */
 };
@@ -67,6 +73,7 @@ int pd_host_buffer_allocate(struct pd_buffer *buffer);
 void pd_host_buffer_release(struct pd_buffer *buffer);
 int pd_host_launch(struct pd_graph *graph, struct pd_step *step);
 int pd_host_wait(struct pd_device *device, uint64_t number, int timeout_ms);
+void pd_host_cut(struct pd_device *device, uint64_t number);
 void pd_host_drain(struct pd_device *device);
 int pd_host_history_write(struct pd_device *device, int slot, int position, const int32_t *tokens,
                           int count);

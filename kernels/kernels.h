@@ -53,6 +53,7 @@ enum pd_kernel_status {
     PD_KERNEL_TIMEOUT = -4,
     PD_KERNEL_BUSY = -5, /* both descriptors are in flight */
     PD_KERNEL_LOST = -6, /* sticky device error */
+    PD_KERNEL_CUT = -7,  /* the step was left in the middle, as pd_step_cut asked */
 };
 
 /* ---- device ---------------------------------------------------------------------------------- */
@@ -383,6 +384,15 @@ int pd_graph_launch(struct pd_graph *graph, struct pd_step *step);
  * the step still runs. After any other error but PD_KERNEL_LOST it has ended without results, and its
  * descriptor is free as after success. */
 int pd_step_wait(struct pd_device *device, uint64_t number, int timeout_ms);
+
+/* Asks that step `number`, launched and with none behind it, be left at its next operator, since the device is wanted for
+ * something else. It may come too late; pd_step_wait says whether it did (PD_KERNEL_OK) or not (PD_KERNEL_CUT). Of a
+ * step that was cut nothing counts: its rows of the KV pool hold anything, no token was sampled, and the same rows may be
+ * launched again. False: the device does not do that. */
+bool pd_step_cut(struct pd_device *device, uint64_t number);
+
+/* Whether pd_step_cut does anything. */
+bool pd_device_cuts(const struct pd_device *device);
 
 /* The device's progress: step number << 16 | published layers, written in queue order by
  * pd_op_publish, read with acquire semantics. Of a group: the least of its ranks'. Any thread. */

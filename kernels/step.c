@@ -178,6 +178,20 @@ int pd_step_wait(struct pd_device *device, uint64_t number, int timeout_ms)
     return status;
 }
 
+bool pd_device_cuts(const struct pd_device *device)
+{
+    return device->backend->cut != NULL;
+}
+
+bool pd_step_cut(struct pd_device *device, uint64_t number)
+{
+    if (!pd_device_cuts(device))
+        return false;
+    if (number != 0 && number == device->steps.next - 1) /* else it is not the last one */
+        device->backend->cut(device, number);
+    return true;
+}
+
 /* ---- checks ---------------------------------------------------------------------------------- */
 
 #define REFUSE(...) return pd_device_fail(graph->object.device, PD_KERNEL_INVALID, __VA_ARGS__)

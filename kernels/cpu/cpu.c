@@ -364,6 +364,7 @@ const struct pd_backend pd_backend_cpu = {
     .history_write = pd_host_history_write,
     .fence = pd_host_fence,
     .progress = pd_host_progress,
+    .cut = pd_host_cut,
     .delay_ns = pd_host_delay_ns,
     .meet = pd_host_meet,
     .abandon = pd_host_abandon,

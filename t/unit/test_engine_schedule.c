@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "kernels/backend.h"
+#include "proto/pd.pb-c.h"
 #include "t/unit/engine_lab.h"
 #include "worker/engine/internal.h"
 
@@ -127,6 +128,7 @@ static struct {
     struct pd_backend slow;
     bool came;
     int waits;
+    uint64_t cut; /* the step that was asked to end early */
 } third;
 
 static int wait_for_third(struct pd_device *device, uint64_t number, int timeout_ms)
@@ -152,8 +154,10 @@ static void open_slow(void)
     third.plain = lab.model->device->backend;
     third.slow = *third.plain;
     third.slow.wait = wait_for_third;
+    third.slow.cut = NULL;
     third.came = false;
     third.waits = 0;
+    third.cut = 0;
     lab.model->device->backend = &third.slow;
 }
 
@@ -182,6 +186,85 @@ static void test_a_short_prompt_waits_for_the_running_step_only(void **state)
     expect(0, 230, 1);
     assert_int_equal(lab.answers[1].end_step, 4);
     assert_true(third.waits < 100);
+    close_slow();
+}
+
+/* The third step computes nothing and seems to go on until it is cut. */
+static int launch_nothing(struct pd_graph *graph, struct pd_step *step)
+{
+    if (step->number == 3)
+        third.plain->cut(graph->object.device, step->number);
+    return third.plain->launch(graph, step);
+}
+
+static int wait_until_cut(struct pd_device *device, uint64_t number, int timeout_ms)
+{
+    if (number == 3 && third.cut == 0 && third.waits < 1000000) {
+        if (!third.came) {
+            if (lab.context)
+                pd_engine_cancel(lab.engine, lab_id(0));
+            else
+                submit(&lab, 1, 10, 1);
+        }
+        third.came = true;
+        third.waits++;
+        return PD_KERNEL_TIMEOUT;
+    }
+    return third.plain->wait(device, number, timeout_ms);
+}
+
+static void note_cut(struct pd_device *device, uint64_t number)
+{
+    (void)device;
+    third.cut = number;
+}
+
+/* 64 rows are believed to take 25 s: however slow this machine is, a step is far from its end. */
+static void keep_rows_very_slow(struct lab *at, uint64_t step)
+{
+    (void)step;
+    at->engine->pace.alone_ns = UINT64_C(25) * 1000000000 / 64;
+}
+
+static void open_cut(bool cancels)
+{
+    open_slow();
+    keep_rows_very_slow(&lab, 0);
+    third.slow.launch = launch_nothing;
+    third.slow.wait = wait_until_cut;
+    third.slow.cut = note_cut;
+    lab.on_step = keep_rows_very_slow;
+    lab.context = cancels ? &lab : NULL;
+    submit(&lab, 0, 230, 8);
+    lab_start(&lab, NULL);
+}
+
+/* Where a step can be left it is, and computed again: nobody's answer tells. */
+static void test_a_step_is_left_for_a_short_prompt(void **state)
+{
+    (void)state;
+    open_cut(false);
+    expect(1, 10, 1);
+    expect(0, 230, 8);
+    assert_int_equal(third.cut, 3);
+    assert_int_equal(lab.answers[1].end_step, 3);
+    assert_int_equal(lab_load(&lab).steps_cut, 1);
+    assert_int_equal(lab_load(&lab).tokens_prefilled, 230 + 10);
+    close_slow();
+}
+
+static void test_a_step_for_nobody_is_left(void **state)
+{
+    (void)state;
+    open_cut(true);
+    lab_wait(&lab, 0);
+    assert_int_equal(lab.answers[0].code, PD__V1__FAILED__CODE__CANCELLED);
+    lab_wait_rest(&lab);
+    assert_int_equal(third.cut, 3);
+    assert_int_equal(lab_load(&lab).steps, 2);
+    assert_int_equal(lab_load(&lab).steps_cut, 1);
+    submit(&lab, 1, 10, 1); /* its descriptor is free */
+    expect(1, 10, 1);
     close_slow();
 }
 
@@ -418,6 +501,8 @@ int main(void)
         cmocka_unit_test(test_a_short_prompt_does_not_stand_behind_a_long_one),
         cmocka_unit_test(test_a_long_prompt_is_not_starved),
         cmocka_unit_test(test_a_short_prompt_waits_for_the_running_step_only),
+        cmocka_unit_test(test_a_step_is_left_for_a_short_prompt),
+        cmocka_unit_test(test_a_step_for_nobody_is_left),
         cmocka_unit_test(test_a_step_in_which_a_prompt_ends_is_not_filled_up),
         cmocka_unit_test(test_small_ones_pass_a_big_one_for_a_while),
         cmocka_unit_test(test_admission_counts_what_answers_become),

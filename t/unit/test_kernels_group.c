@@ -106,6 +106,7 @@ static void open_chain(struct chain *chain, const struct shape *shape, const cha
     chain->slices = slices;
     pd_rig_open(&chain->rig, &options);
     assert_int_equal(pd_device_ranks(chain->rig.device), ranks);
+    assert_true(ranks == 1 || !pd_device_cuts(chain->rig.device));
     for (int r = 0; r < ranks; r++)
         record(chain, r, ranks);
     assert_int_equal(pd_graph_join(chain->rig.device, chain->graphs, &chain->graph), PD_KERNEL_OK);

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "kernels/backend.h"
 #include "kernels/delay.h"
 #include "t/unit/kernel_rig.h"
 
@@ -120,6 +121,38 @@ static void tokens_stay_on_the_device(struct chain *chain)
     assert_int_equal(pd_step_wait(chain->rig.device, step->number, 60000), PD_KERNEL_OK);
     assert_int_equal(step->sampled[0], expected);
     assert_true(pd_device_progress(chain->rig.device) == (step->number << 16 | 2));
+}
+
+/* A step that is left has sampled nothing, gives its descriptor back, and may be launched again. One that another is
+ * behind runs to its end. */
+static void steps_are_left(struct chain *chain)
+{
+    struct pd_device *device = chain->rig.device;
+    int32_t start = 7, expected = walk(chain, 3, 1);
+    struct pd_step *step, *next;
+
+    assert_true(pd_device_cuts(device));
+    for (int i = 0; i < 3; i++) {
+        step = pd_rig_step(&chain->rig, 5, &start, 1, 0, 0);
+        device->backend->cut(device, step->number); /* before it can begin */
+        assert_int_equal(pd_graph_launch(chain->graph, step), PD_KERNEL_OK);
+        assert_int_equal(pd_step_wait(device, step->number, 60000), PD_KERNEL_CUT);
+        assert_true(pd_device_progress(device) >> 16 < step->number);
+    }
+    step = pd_rig_step(&chain->rig, 5, &start, 1, 0, 0);
+    assert_int_equal(pd_graph_launch(chain->graph, step), PD_KERNEL_OK);
+    next = pd_rig_step(&chain->rig, 3, &start, 1, 0, 8);
+    assert_int_equal(pd_graph_launch(chain->graph, next), PD_KERNEL_OK);
+    assert_true(pd_step_cut(device, step->number));     /* not the last */
+    assert_true(pd_step_cut(device, next->number + 1)); /* not launched */
+    assert_int_equal(pd_step_wait(device, step->number, 60000), PD_KERNEL_OK);
+    assert_int_equal(step->sampled[0], expected);
+    assert_int_equal(pd_step_wait(device, next->number, 60000), PD_KERNEL_OK);
+    assert_int_equal(next->sampled[0], expected);
+    assert_true(pd_step_cut(device, next->number)); /* too late */
+    assert_int_equal(pd_step_wait(device, next->number, 60000), PD_KERNEL_OK);
+    assert_true(pd_step_cut(device, next->number + 1)); /* nor now */
+    assert_int_equal(walk(chain, 3, 1), expected);
 }
 
 /* A frequency penalty of 1000 forbids what was generated, so the answer tells what the history
@@ -276,6 +309,7 @@ static void the_pool_is_exported(struct chain *chain)
     }
 
 EACH(tokens_stay_on_the_device)
+EACH(steps_are_left)
 EACH(history_follows_the_launches)
 EACH(bad_steps_are_refused)
 EACH(shapes_are_refused)
@@ -325,6 +359,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kinds_and_options),
         cmocka_unit_test(test_tokens_stay_on_the_device),
+        cmocka_unit_test(test_steps_are_left),
         cmocka_unit_test(test_history_follows_the_launches),
         cmocka_unit_test(test_bad_steps_are_refused),
         cmocka_unit_test(test_shapes_are_refused),

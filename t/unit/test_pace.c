@@ -36,11 +36,11 @@ static void test_nothing_is_known_at_first(void **state)
     struct pd_pace pace;
 
     (void)state;
-    pd_pace_init(&pace, MOST, 0);
+    pd_pace_init(&pace, MOST, 0, false);
     assert_int_equal(pd_pace_rows(&pace, true), PD_PACE_FIRST);
     pd_pace_learn(&pace, true, 100, 50 * MS); /* what of it the answers take is not known */
     assert_int_equal(pd_pace_rows(&pace, true), PD_PACE_FIRST);
-    pd_pace_init(&pace, 8, 0);
+    pd_pace_init(&pace, 8, 0, false);
     assert_int_equal(pd_pace_rows(&pace, true), 8);
 }
 
@@ -54,7 +54,7 @@ static void test_a_step_takes_twice_a_quiet_one(void **state)
     for (int i = 0; i < 4; i++) {
         int rows;
 
-        pd_pace_init(&pace, MOST, 0);
+        pd_pace_init(&pace, MOST, 0, false);
         rows = run(&pace, &machines[i], 1, 1);
         assert_int_equal(rows, machines[i].quiet_ns / machines[i].row_ns);
         assert_true(step_of(&machines[i], rows) <= 2 * machines[i].quiet_ns);
@@ -67,13 +67,13 @@ static void test_bounds(void **state)
     struct pd_pace pace;
 
     (void)state;
-    pd_pace_init(&pace, MOST, 0);
+    pd_pace_init(&pace, MOST, 0, false);
     assert_int_equal(run(&pace, &slow, 1, 1), PD_PACE_LEAST); /* prompts go on all the same */
-    pd_pace_init(&pace, MOST, 0);
+    pd_pace_init(&pace, MOST, 0, false);
     assert_int_equal(run(&pace, &quick, 1, 1), MOST);
-    pd_pace_init(&pace, MOST, 0);
+    pd_pace_init(&pace, MOST, 0, false);
     assert_int_equal(run(&pace, &free, 1, 1), MOST);
-    pd_pace_init(&pace, MOST, 0);
+    pd_pace_init(&pace, MOST, 0, false);
     pd_pace_learn(&pace, true, 0, 0);
     pd_pace_learn(&pace, true, 10, 0);
     pd_pace_learn(&pace, false, 100, 0);
@@ -88,7 +88,7 @@ static void test_it_follows(void **state)
     struct pd_pace pace;
 
     (void)state;
-    pd_pace_init(&pace, MOST, 0);
+    pd_pace_init(&pace, MOST, 0, false);
     assert_int_equal(run(&pace, &calm, 1, 4), 100);
     assert_in_range(run(&pace, &busy, 0, 16), 19, 21);
     assert_in_range(run(&pace, &calm, 0, 16), 95, 100);
@@ -103,7 +103,7 @@ static void test_prompts_alone(void **state)
     struct pd_pace pace;
 
     (void)state;
-    pd_pace_init(&pace, MOST, 0);
+    pd_pace_init(&pace, MOST, 0, false);
     assert_int_equal(pd_pace_rows(&pace, false), PD_PACE_FIRST);
     pd_pace_learn(&pace, true, 0, 10 * MS);
     pd_pace_learn(&pace, true, 10, 20 * MS);
@@ -122,12 +122,39 @@ static void test_the_operator_says_how_long(void **state)
     struct pd_pace pace;
 
     (void)state;
-    pd_pace_init(&pace, MOST, 10);
+    pd_pace_init(&pace, MOST, 10, false);
     pd_pace_learn(&pace, false, 64, 64 * MS / 8);
     assert_int_equal(pd_pace_rows(&pace, false), 80);
-    pd_pace_init(&pace, MOST, 40);
+    pd_pace_init(&pace, MOST, 40, false);
     pd_pace_learn(&pace, false, 64, 64 * MS / 8);
     assert_int_equal(pd_pace_rows(&pace, false), 320);
+}
+
+/* Where a step can be left, chunks are long as long as nobody comes, and again when ten times as much was computed as
+ * was lost. */
+static void test_chunks_are_long_until_somebody_comes(void **state)
+{
+    struct pd_pace pace;
+
+    (void)state;
+    pd_pace_init(&pace, MOST, 0, true);
+    pd_pace_learn(&pace, false, 40, 10 * MS);
+    assert_int_equal(pd_pace_rows(&pace, false), 400);
+    assert_true(pd_pace_leaves(&pace, 400, 10 * MS, 20));
+    assert_true(pd_pace_leaves(&pace, 400, 80 * MS, 20));
+    assert_false(pd_pace_leaves(&pace, 400, 90 * MS, 20));  /* it is as good as over */
+    assert_false(pd_pace_leaves(&pace, 400, 400 * MS, 20)); /* it should be over */
+    assert_false(pd_pace_leaves(&pace, 400, 10 * MS, 360)); /* who comes takes as long */
+    pd_pace_left(&pace, 10 * MS);
+    for (int i = 0; i < 10; i++) {
+        assert_int_equal(pd_pace_rows(&pace, false), 96);
+        assert_false(pd_pace_leaves(&pace, 400, 10 * MS, 20));
+        pd_pace_learn(&pace, false, 40, 10 * MS);
+    }
+    assert_int_equal(pd_pace_rows(&pace, false), 400);
+    pd_pace_init(&pace, MOST, 0, false);
+    pd_pace_learn(&pace, false, 40, 10 * MS);
+    assert_false(pd_pace_leaves(&pace, 400, 10 * MS, 20));
 }
 
 static void test_what_is_long(void **state)
@@ -135,7 +162,7 @@ static void test_what_is_long(void **state)
     struct pd_pace pace;
 
     (void)state;
-    pd_pace_init(&pace, MOST, 0);
+    pd_pace_init(&pace, MOST, 0, false);
     assert_false(pd_pace_is_long(&pace, false, MOST)); /* nobody knows */
     assert_false(pd_pace_is_long(&pace, true, MOST));
     pd_pace_learn(&pace, false, 64, 64 * MS / 8);
@@ -156,6 +183,7 @@ int main(void)
         cmocka_unit_test(test_it_follows),
         cmocka_unit_test(test_prompts_alone),
         cmocka_unit_test(test_the_operator_says_how_long),
+        cmocka_unit_test(test_chunks_are_long_until_somebody_comes),
         cmocka_unit_test(test_what_is_long),
     };
 

@@ -84,7 +84,7 @@ int pd_engine_create(const struct pd_engine_options *options, struct pd_model *m
     engine->graph = pd_model_graph(model);
     engine->fingerprint = *pd_model_fingerprint(model);
     engine->next_deadline_ns = UINT64_MAX;
-    pd_pace_init(&engine->pace, options->max_tokens, options->chunk_ms);
+    pd_pace_init(&engine->pace, options->max_tokens, options->chunk_ms, pd_device_cuts(device));
     pd_sequence_table_init(&engine->table);
     LIST_INIT(&engine->borrows);
     TAILQ_INIT(&engine->waiting);

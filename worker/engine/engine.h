@@ -134,6 +134,7 @@ struct pd_load {
     uint64_t offered_tokens, borrowed_tokens; /* of prompts, to and from other workers' caches */
     uint64_t ended_stop, ended_length, ended_handed_over, ended_failed; /* requests */
     uint64_t steps_us;                        /* time in which steps ran */
+    uint64_t steps_cut;                       /* left for somebody who came; not in `steps` */
     uint64_t steps_delay_us;                  /* pd_device_delay_ns */
     uint64_t queue_us, prefill_us, decode_us; /* sums of pd_timing over ended requests */
     bool draining;
@@ -164,7 +165,7 @@ struct pd_engine_options {
     int max_waiting; /* admitted and not running; over it: CAPACITY */
     int patience_ms; /* a step that takes so long is worth a line in the log, and if it takes 24 times
                       * as long, the device counts as lost; 0: 5 s */
-    int chunk_ms;    /* a step of prompts alone takes about so long; 0: PD_PACE_CHUNK_MS */
+    int chunk_ms; /* a step of prompts alone takes about so long where it may not be left for others; 0: PD_PACE_CHUNK_MS */
     struct pd_engine_events events;
 };
 

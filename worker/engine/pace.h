@@ -7,7 +7,12 @@
  *     shared  │▒▒▒▒▒▒▒▒│░░░░░░░░│             and prompts: at most PD_PACE_STRETCH times as long
  *     prompts │░░░░░░░░░░░░│                  prompts alone: about `chunk_ns`
  *
- * but prompts always get some rows, so that they go on, and are not cut so small that it costs. What
+ * A chunk reads all weights again, so short ones cost: a tenth and more of the time where one sequence's step takes
+ * a few milliseconds. Where a step can be left in the middle (pd_step_cut), one of prompts alone lasts PD_PACE_CALM times
+ * as long while nobody comes, and who comes has it left. What was computed of it is lost; so for PD_PACE_ALERT times
+ * as long the chunks are short, and no more than a tenth can be lost however many come.
+ *
+ * But prompts always get some rows, so that they go on, and are not cut so small that it costs. What
  * a row costs is measured as steps end; it changes with the contexts behind it, and the pace
  * follows. The numbers of an answer do not depend on the rows beside it, so time may decide here and
  * nobody can tell.
@@ -24,6 +29,8 @@
 enum {
     PD_PACE_STRETCH = 2,
     PD_PACE_CHUNK_MS = 25, /* of prompts alone, unless said otherwise */
+    PD_PACE_CALM = 4,
+    PD_PACE_ALERT = 10,
     PD_PACE_LONG_MS = 8,
     PD_PACE_FIRST = 64, /* rows, as long as nothing has been measured */
     PD_PACE_LEAST = 16, /* rows beside answers */
@@ -32,8 +39,10 @@ enum {
 };
 
 struct pd_pace {
-    int most; /* rows of a step */
+    int most;  /* rows of a step */
+    bool cuts; /* a step can be left in the middle */
     uint64_t chunk_ns;
+    uint64_t alert_ns; /* of steps with short chunks that are still to come */
     /* Smoothed; 0: nothing was measured yet. */
     uint64_t quiet_ns; /* a step of answers alone */
     uint64_t row_ns;   /* what a row of a prompt adds to it */
@@ -41,13 +50,21 @@ struct pd_pace {
 };
 
 /* `chunk_ms` 0: PD_PACE_CHUNK_MS. */
-void pd_pace_init(struct pd_pace *pace, int most, int chunk_ms);
+void pd_pace_init(struct pd_pace *pace, int most, int chunk_ms, bool cuts);
 
 /* Rows of prompts for the next step, with or without answers in it. */
 int pd_pace_rows(const struct pd_pace *pace, bool answers);
 
 /* Whether so many rows of prompts are likely to take PD_PACE_LONG_MS or more. */
 bool pd_pace_is_long(const struct pd_pace *pace, bool answers, int rows);
+
+/* A step of so many rows of prompts alone has been running for `ran_ns`. Whether it is worth to leave it for somebody who
+ * has `waiting` rows: they would wait longer than behind an ordinary chunk as a rule, and take less time than it still
+ * does. */
+bool pd_pace_leaves(const struct pd_pace *pace, int rows, uint64_t ran_ns, int waiting);
+
+/* A step was left after so long. */
+void pd_pace_left(struct pd_pace *pace, uint64_t ran_ns);
 
 /* A step with `rows` rows of prompts, with or without answers in it, took `ns`. */
 void pd_pace_learn(struct pd_pace *pace, bool answers, int rows, uint64_t ns);

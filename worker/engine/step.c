@@ -14,6 +14,9 @@
  *   host     plan n, launch │ listen · listen · listen · collect n, plan n+1, launch │ listen · ...
  *   device   ────────────── n ──────────────────────────   ───────── n+1 ───────────────────────
  *
+ * Such a step may be left in the middle for somebody who comes (pace.h): its rows are planned again, behind the
+ * other's.
+ *
  * A step that the device cannot run fails the sequences in it and nobody else. Only a device that is
  * gone, or that can run no step at all, is given up. */
 #include "worker/engine/internal.h"
@@ -117,6 +120,47 @@ static int fill(struct pd_engine *engine, struct pd_step *step, struct pd_flight
 }
 
 /* ---- a device that fails --------------------------------------------------------------------- */
+
+/* Its step was not computed: the sequence is where it was before. */
+static void undo_share(struct pd_engine *engine, const struct pd_share *share)
+{
+    struct pd_sequence *s = share->sequence;
+
+    s->in_flight--;
+    if (s->phase == PD_PHASE_ENDED) {
+        pd_sequence_settle(engine, s);
+        return;
+    }
+    s->pending -= share->sample >= 0;
+    s->launched = share->end - share->rows;
+}
+
+/* Whether all whom the step is for have ended. */
+static bool is_for_nobody(const struct pd_flight *flight)
+{
+    for (int i = 0; i < flight->count; i++) {
+        if (flight->shares[i].sequence->phase != PD_PHASE_ENDED)
+            return false;
+    }
+    return true;
+}
+
+/* The oldest flight, which none is behind, was left for somebody else. */
+static void undo_flight(struct pd_engine *engine)
+{
+    const struct pd_flight *flight = &engine->flights[engine->first_flight];
+    uint64_t now = pd_clock_ns(), ran_ns = now - flight->launched_ns;
+
+    engine->first_flight = (engine->first_flight + 1) % PD_FLIGHTS;
+    engine->flight_count--;
+    engine->device_free_ns = now;
+    engine->load.steps_cut++;
+    engine->load.steps_us += ran_ns / 1000;
+    if (!is_for_nobody(flight))
+        pd_pace_left(&engine->pace, ran_ns);
+    for (int i = 0; i < flight->count; i++)
+        undo_share(engine, &flight->shares[i]);
+}
 
 /* Takes the oldest flight out; its sequences have one step less in flight. */
 static void forget_flight(struct pd_engine *engine, bool fail)
@@ -283,6 +327,10 @@ static void take_in(struct pd_engine *engine, int status)
 {
     const struct pd_flight *flight = &engine->flights[engine->first_flight];
 
+    if (status == PD_KERNEL_CUT) {
+        undo_flight(engine);
+        return;
+    }
     if (status != PD_KERNEL_OK) {
         fail_step(engine, status, "a step does not end well");
         return;
@@ -301,17 +349,38 @@ static void collect(struct pd_engine *engine)
     take_in(engine, wait_for(engine, &engine->flights[engine->first_flight]));
 }
 
-/* Whether the only step in flight is one that no other is launched behind. One that does not end soon is
- * the watchdog's. */
-static bool goes_alone(const struct pd_engine *engine)
+/* Whether a long step of prompts alone is in flight, and nothing else. One that does not end soon is the watchdog's. */
+static bool is_alone(const struct pd_engine *engine)
 {
     const struct pd_flight *flight = &engine->flights[engine->first_flight];
+
+    return engine->flight_count == 1 && flight->answers == 0 &&
+           pd_pace_is_long(&engine->pace, false, flight->prompt_rows) &&
+           pd_clock_ns() - flight->launched_ns <= patience_ms(engine) / 5 * 1000000;
+}
+
+/* Whether it stands in the way of somebody, and is left for that. */
+static bool gives_way(struct pd_engine *engine)
+{
+    const struct pd_flight *flight = &engine->flights[engine->first_flight];
+    uint64_t ran_ns = pd_clock_ns() - flight->launched_ns;
+    bool leaves = is_for_nobody(flight);
     const struct pd_sequence *s;
 
-    if (engine->flight_count != 1 || flight->answers > 0 ||
-        !pd_pace_is_long(&engine->pace, false, flight->prompt_rows) ||
-        pd_clock_ns() - flight->launched_ns > patience_ms(engine) / 5 * 1000000)
-        return false;
+    TAILQ_FOREACH (s, &engine->running, queue) {
+        int waiting = pd_sequence_decodes(s) ? 1 : s->target - s->launched;
+
+        if (!leaves && s->in_flight == 0 && waiting > 0)
+            leaves = pd_pace_leaves(&engine->pace, flight->prompt_rows, ran_ns, waiting);
+    }
+    return leaves && pd_step_cut(engine->device, flight->number);
+}
+
+/* Whether no other is launched behind it. */
+static bool stays_alone(const struct pd_engine *engine)
+{
+    const struct pd_sequence *s;
+
     TAILQ_FOREACH (s, &engine->running, queue) {
         if (pd_sequence_decodes(s))
             return false;
@@ -393,9 +462,15 @@ bool pd_step_turn(struct pd_engine *engine)
     int before = engine->flight_count, failures = engine->failures;
     bool launched;
 
-    if (goes_alone(engine)) {
-        listen(engine);
-        return true;
+    if (is_alone(engine)) {
+        if (gives_way(engine)) {
+            collect(engine);
+            return true;
+        }
+        if (stays_alone(engine)) {
+            listen(engine);
+            return true;
+        }
     }
     launched = !engine->lost && launch(engine);
     if (engine->flight_count == PD_FLIGHTS || (!launched && engine->flight_count > 0))

@@ -55,6 +55,7 @@ static void add_engine(struct counters *to, const struct pd_link *link)
     add(to, "prefill_chunk_tokens", (double)load.prefill_chunk_tokens);
     add(to, "preemptions", (double)load.preemptions);
     add(to, "cache_evictions", (double)load.evictions);
+    add(to, "steps_cut", (double)load.steps_cut);
     add(to, "cache_hit_tokens", (double)load.cache_hit_tokens);
     add(to, "offered_tokens", (double)load.offered_tokens);
     add(to, "borrowed_tokens", (double)load.borrowed_tokens);
