@@ -23,7 +23,7 @@
  * float not by conversion, which the first port does, but by two additions: an integer one to the bits of
  * 1.5 * 2^23, whose unit is 1, and a subtraction of that number.
  *
- * Blocks with two scales, and very few tokens, go the way of VNNI. */
+ * Blocks with two scales, and a few tokens, go the way of VNNI. */
 #include <stddef.h>
 
 #include "kernels/cpu/integer.h"
@@ -31,8 +31,8 @@
 
 enum {
     TILE_TOKENS = TILE_ROWS,
-    LEAST_TOKENS = 4, /* fewer are not worth a tile */
-    RING = 4          /* tiles of weights, from being unpacked to the end of their last group */
+    LEAST_TOKENS = 11, /* of a tile: VNNI is done with fewer sooner */
+    RING = 4           /* tiles of weights, from being unpacked to the end of their last group */
 };
 
 /* Tiles 0 to 2 are the sums of three steps, of bytes those of the high parts, and 3 to 5 of the low ones; 6
