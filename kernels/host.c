@@ -210,6 +210,7 @@ static void *executor_main(void *argument)
 {
     struct pd_host *host = argument;
 
+    pthread_setname_np(pthread_self(), "kernels");
     pd_team_settle(host->team);
     pthread_mutex_lock(&host->lock);
     for (;;) {

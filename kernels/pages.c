@@ -124,6 +124,7 @@ static void *main_loop(void *argument)
     size_t at = 0, due = pages->regions;
     uint64_t seen = 0;
 
+    pthread_setname_np(pthread_self(), "pages");
     while (pages->undone > 0 && pause_or_stop(pages)) {
         if (pages->clock == NULL) {
             due = pages->regions;

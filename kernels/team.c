@@ -54,6 +54,7 @@ static void *member_main(void *argument)
     struct member member = *(struct member *)argument;
 
     free(argument);
+    pthread_setname_np(pthread_self(), "kernels");
     settle(member.team, member.thread);
     for (;;) {
         pd_team_barrier(member.team);

@@ -41,6 +41,7 @@ static void *fly(void *argument)
 {
     struct pd_cuda_pilot *pilot = argument;
 
+    pthread_setname_np(pthread_self(), "kernels");
     pilot->piloted.begin(pilot->piloted.context);
     pthread_mutex_lock(&pilot->lock);
     for (;;) {

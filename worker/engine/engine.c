@@ -320,6 +320,7 @@ static void *engine_main(void *argument)
     bool worked = false;
     uint64_t stop_by = 0;
 
+    pthread_setname_np(pthread_self(), "engine");
     while (!stopped(engine, &stop_by)) {
         int timeout = worked ? 0 : idle_timeout_ms(engine, pd_clock_ns());
         bool heard = handle_all(engine, pd_mailbox_take(&engine->box, timeout));

@@ -112,6 +112,7 @@ static void *run(void *argument)
     struct pd_intake *intake = argument;
     struct pd_message *list;
 
+    pthread_setname_np(pthread_self(), "intake");
     while (!atomic_load(&intake->closing)) {
         list = pd_mailbox_take(&intake->box, -1);
         while (list) {

@@ -274,6 +274,7 @@ static void *run(void *argument)
 {
     struct pd_link *link = argument;
 
+    pthread_setname_np(pthread_self(), "link");
     pd_loop_run(&link->loop);
     return NULL;
 }
