@@ -138,6 +138,7 @@ ngx_http_pd_vitals_again(ngx_http_pd_zone_t *zone,
     ngx_http_pd_worker_t *worker)
 {
     worker->hung = 0;
+    worker->kept = 0;
     worker->canary = 0;
 
     ngx_http_pd_pairs_forget(zone, worker);
@@ -193,6 +194,7 @@ ngx_http_pd_vitals_look(ngx_http_pd_process_t *process,
     } else if (worker->vital == NGX_HTTP_PD_SUSPECT) {
         worker->vital = NGX_HTTP_PD_WELL;
         worker->hung = 0;
+        worker->kept = 0;
     }
 }
 
@@ -226,7 +228,7 @@ ngx_http_pd_vitals_eject(ngx_http_pd_zone_t *zone,
 
     if (ngx_http_pd_vitals_last(zone, worker)) {
 
-        if (worker->vital == NGX_HTTP_PD_WELL) {
+        if (!worker->kept) {
             ngx_log_error(NGX_LOG_ERR, log, 0,
                           "pd: worker \"%*s\" is the last one, and stays: %s",
                           (size_t) worker->address_len, worker->address, why);
@@ -234,6 +236,7 @@ ngx_http_pd_vitals_eject(ngx_http_pd_zone_t *zone,
 
         worker->vital = NGX_HTTP_PD_SUSPECT;
         worker->hung = 0;
+        worker->kept = 1;
         return;
     }
 
@@ -242,6 +245,7 @@ ngx_http_pd_vitals_eject(ngx_http_pd_zone_t *zone,
     }
 
     worker->vital = NGX_HTTP_PD_EJECTED;
+    worker->kept = 0;
     worker->until = ngx_http_pd_now_us()
                     + ngx_http_pd_vitals_backoff(conf, worker->ejections);
     worker->faults = 0;

@@ -115,6 +115,7 @@ typedef struct {
 
     uint8_t      vital;
     uint8_t      hung;                /* has work and makes no step */
+    uint8_t      kept;                /* was to be ejected as the last one */
     uint8_t      canary;              /* one is on its way */
     uint32_t     faults;              /* in a row */
     uint32_t     ejections;           /* that count for the next one */

@@ -91,11 +91,14 @@ worker m1 lacks submit
 === TEST 4: the last one is never ejected
 --- cluster
 worker {{m0}};
+--- ejection
+stall=2500ms backoff=100ms
 --- worker
 m0 gate=token
 --- steps
 client request
 client expect t0
+nginx expect is suspect: it has work and makes no step
 nginx expect is the last one, and stays: it has work and makes no step
 nginx lacks is ejected
 worker m0 release
