@@ -55,8 +55,8 @@ struct attend {
     size_t size;                  /* bytes of a number in the pool */
     bool in_place;                /* values are used where they lie, not copied to `values` */
     bool halves;                  /* keys are turned as 16-bit numbers, to be widened when used */
-    float *
-        packed; /* queries, times scale, in tiles of [dim][n]; halves: [dim / PANEL][rows][PANEL] */
+    /* queries, times scale, in tiles of [dim][n]; halves: [dim / PANEL][rows][PANEL] */
+    float *packed;
     float *scores;           /* [SPLIT / PANEL][rows][PANEL] */
     float *sums;             /* [padded / PANEL][rows][PANEL] */
     float *states;           /* [rows][state_floats] */

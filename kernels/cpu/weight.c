@@ -243,21 +243,19 @@ static void put_u32(uint8_t *at, int index, uint32_t value)
     memcpy(at + 4 * index, &value, 4);
 }
 
-/* The low four bits of eight bytes, one behind the other. */
-static uint32_t low_nibbles(uint64_t bytes)
-{
-    bytes &= 0x0f0f0f0f0f0f0f0f;
-    bytes = (bytes | bytes >> 4) & 0x00ff00ff00ff00ff;
-    bytes = (bytes | bytes >> 8) & 0x0000ffff0000ffff;
-    return (uint32_t)(bytes | bytes >> 16);
-}
-
 /* Bytes 0, 2, 4 and 6. */
 static uint32_t even_bytes(uint64_t bytes)
 {
     bytes &= 0x00ff00ff00ff00ff;
     bytes = (bytes | bytes >> 8) & 0x0000ffff0000ffff;
     return (uint32_t)(bytes | bytes >> 16);
+}
+
+/* The low four bits of eight bytes, one behind the other. */
+static uint32_t low_nibbles(uint64_t bytes)
+{
+    bytes &= 0x0f0f0f0f0f0f0f0f;
+    return even_bytes(bytes | bytes >> 4);
 }
 
 /* ggml keeps column j in the low and column 16 + j in the high nibble of byte j. */

@@ -260,29 +260,6 @@ static double time_step(struct model *model, int sequences, int rows, int positi
 
 /* ---- what the machine can do ----------------------------------------------------------------- */
 
-enum { BARRIERS = 2000, REPEATS = 7 };
-
-static void barrier_job(void *team, int thread)
-{
-    (void)thread;
-    for (int i = 0; i < BARRIERS; i++)
-        pd_team_barrier(team);
-}
-
-static double least_barrier(struct pd_team *team)
-{
-    double best = 1e9;
-
-    for (int i = 0; i < REPEATS; i++) {
-        double before = now(), took;
-
-        pd_team_run(team, barrier_job, team);
-        took = now() - before;
-        best = took < best ? took : best;
-    }
-    return best / BARRIERS;
-}
-
 struct floors {
     double read;      /* GB/s */
     double barrier;   /* ns */
@@ -300,7 +277,7 @@ static struct floors measure_floors(int threads, const char *path)
         exit(1);
     pd_team_settle(team);
     floors.read = pd_peak_read(team);
-    floors.barrier = 1e9 * least_barrier(team);
+    floors.barrier = pd_least_barrier(team);
     floors.f32 = pd_peak_f32(team);
     floors.int8 = pd_peak_int8(team, path, &floors.int8_name);
     pd_team_destroy(team);

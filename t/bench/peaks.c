@@ -221,8 +221,8 @@ static const size_t PART = (size_t)64 << 20, HUGE_PAGE = (size_t)2 << 20; /* a t
 typedef uint64_t read_part(const uint8_t *from);
 
 /* The compiler makes of a line what the function's target has. */
-#define READER(name)                                                                               \
-    static uint64_t name(const uint8_t *from)                                                      \
+#define READER(target, name)                                                                       \
+    target static uint64_t name(const uint8_t *from)                                               \
     {                                                                                              \
         typedef uint64_t line __attribute__((vector_size(64)));                                    \
         line sums[LINES] = {{0}};                                                                  \
@@ -239,14 +239,13 @@ typedef uint64_t read_part(const uint8_t *from);
                sums[0][6] + sums[0][7];                                                            \
     }
 
-READER(read_plainly)
-
+READER(, read_plainly)
 #if defined(__x86_64__)
-__attribute__((target("avx2"))) READER(read_avx2) __attribute__((target("avx512f")))
-READER(read_avx512)
+READER(__attribute__((target("avx2"))), read_avx2)
+READER(__attribute__((target("avx512f"))), read_avx512)
 #endif
 
-    static read_part *widest_reader(void)
+static read_part *widest_reader(void)
 {
 #if defined(__x86_64__)
     if (has_avx512())
@@ -284,4 +283,20 @@ double pd_peak_read(struct pd_team *team)
     best = least_seconds(team, read_job, &reading);
     free(memory);
     return 1e-9 * (double)size / best;
+}
+
+/* ---- meeting --------------------------------------------------------------------------------- */
+
+enum { BARRIERS = 2000 };
+
+static void barrier_job(void *team, int thread)
+{
+    (void)thread;
+    for (int i = 0; i < BARRIERS; i++)
+        pd_team_barrier(team);
+}
+
+double pd_least_barrier(struct pd_team *team)
+{
+    return 1e9 * least_seconds(team, barrier_job, team) / BARRIERS;
 }

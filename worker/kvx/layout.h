@@ -72,10 +72,10 @@ static inline uint32_t pd_layout_copies(const struct pd_layout *layout)
     return layout->ranks > layout->kv_heads ? layout->ranks / layout->kv_heads : 1;
 }
 
-/* Whose memory an offset lies in. */
-static inline uint32_t pd_layout_rank(const struct pd_layout *layout, uint64_t offset)
+/* Whose memory an offset lies in, of so many ranks' that begin `stride` bytes apart. */
+static inline uint32_t pd_rank_at(uint32_t ranks, uint64_t stride, uint64_t offset)
 {
-    return layout->ranks > 1 ? (uint32_t)(offset / layout->stride) : 0;
+    return ranks > 1 ? (uint32_t)(offset / stride) : 0;
 }
 
 /* Where the plane of this layer and the model's head begins, on the rank that has the head; of several, on

@@ -71,8 +71,8 @@ static bool read_between(const struct pd_lent *lent, const struct pd_read *read,
     for (size_t i = 0; i < read->count; i++) {
         const struct pd_range *range = &read->ranges[i];
 
-        if (pd_layout_rank(own, range->destination) == to &&
-            (lent->ranks > 1 ? range->source / lent->stride : 0) == from)
+        if (pd_rank_at(own->ranks, own->stride, range->destination) == to &&
+            pd_rank_at(lent->ranks, lent->stride, range->source) == from)
             ranges[count++] =
                 (struct pd_export_range){range->destination - to * own->stride,
                                          range->source - from * lent->stride, range->length};

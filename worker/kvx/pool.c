@@ -205,7 +205,7 @@ bool pd_pool_in(const struct pd_pool *pool, const struct pd_read *read)
         for (size_t i = 0; i < read->count; i++) {
             uint64_t offset = read->ranges[i].destination;
 
-            if (pd_layout_rank(layout, offset) != r)
+            if (pd_rank_at(layout->ranks, layout->stride, offset) != r)
                 continue;
             offset -= r * layout->stride;
             ranges[count++] = (struct pd_export_range){offset, offset, read->ranges[i].length};

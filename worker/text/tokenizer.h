@@ -41,22 +41,22 @@ enum pd_mark {
 
 /* A tokenizer's definition, borrowed for the call that reads it. */
 struct pd_tokenizer_spec {
-    const struct pd_string
-        *tokens; /* by id, in the byte-map alphabet (added tokens: plain text), or with marks */
+    /* by id, in the byte-map alphabet (added tokens: plain text), or with marks */
+    const struct pd_string *tokens;
     const uint8_t *kinds; /* enum pd_token_kind by id */
     size_t token_count;
     const struct pd_string *merges; /* "left right", best first, spelt as the tokens are */
     size_t merge_count;
-    const struct pd_string
-        *regexes; /* pre-tokeniser: applied in turn, each splits the pieces of the one before */
+    /* pre-tokeniser: applied in turn, each splits the pieces of the one before */
+    const struct pd_string *regexes;
     size_t regex_count;
     bool digits_alone;  /* split every digit off first (SmolLM2) */
     bool nfc;           /* normalise to NFC */
     bool ignore_merges; /* a whole piece that is a token is taken as it is (Llama 3) */
     bool add_bos;       /* put bos_id before a text that does not begin with it */
-    bool
-        marks; /* SentencePiece's spelling; "<0x41>" is a byte, and all 256 must be there. No regexes, nfc and
-                   ignore_merges then */
+    /* SentencePiece's spelling; "<0x41>" is a byte, and all 256 must be there. No regexes, nfc and ignore_merges
+     * then */
+    bool marks;
     enum pd_mark mark;
     int32_t bos_id, eos_id; /* -1: none */
 };

@@ -26,8 +26,6 @@
 
 enum { JSON_MAX = 512 << 20, STEPS_MAX = 16 };
 
-#define MARK "\xE2\x96\x81" /* U+2581 */
-
 /* What a ByteLevel step with "use_regex" splits by: GPT-2's expression. */
 static const char byte_level_regex[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
@@ -390,11 +388,11 @@ static int read_normalizer(struct reader *reader, const json_t *step)
         reader->spec.nfc = true;
         return PD_OK;
     }
-    if (strcmp(type, "Prepend") == 0 && says(step, "prepend", MARK)) {
+    if (strcmp(type, "Prepend") == 0 && says(step, "prepend", PD_TEXT_MARK)) {
         reader->spec.mark = PD_MARK_ALWAYS;
         return PD_OK;
     }
-    if (strcmp(type, "Replace") == 0 && says(step, "content", MARK) &&
+    if (strcmp(type, "Replace") == 0 && says(step, "content", PD_TEXT_MARK) &&
         says(json_object_get(step, "pattern"), "String", " "))
         return read_marks(reader, "a normalizer", step);
     return unsupported_step(reader, "a normalizer", step);
@@ -409,7 +407,7 @@ static int read_metaspace(struct reader *reader, const json_t *step)
     } schemes[] = {{"first", PD_MARK_FIRST}, {"always", PD_MARK_MISSING}, {"never", PD_MARK_NONE}};
     const char *scheme = json_string_value(json_object_get(step, "prepend_scheme"));
 
-    if (!says(step, "replacement", MARK))
+    if (!says(step, "replacement", PD_TEXT_MARK))
         return unsupported_option(reader, "a Metaspace step", "replacement");
     if (flag(step, "split", true))
         return unsupported_option(reader, "a Metaspace step", "split");
@@ -558,8 +556,8 @@ static int read_decoder(struct reader *reader, const json_t *step)
         return PD_OK;
     }
     if ((strcmp(type, "Replace") == 0 && says(step, "content", " ") &&
-         says(json_object_get(step, "pattern"), "String", MARK)) ||
-        (strcmp(type, "Metaspace") == 0 && says(step, "replacement", MARK))) {
+         says(json_object_get(step, "pattern"), "String", PD_TEXT_MARK)) ||
+        (strcmp(type, "Metaspace") == 0 && says(step, "replacement", PD_TEXT_MARK))) {
         reader->unmarks = true;
         return PD_OK;
     }

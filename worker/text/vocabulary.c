@@ -42,14 +42,12 @@ size_t pd_unspell(const char *spelling, size_t length, char *out)
     return used;
 }
 
-static const char mark[] = "\xE2\x96\x81"; /* U+2581 */
-
 size_t pd_text_unmark(const char *text, size_t length, char *out)
 {
     size_t at = 0, used = 0;
 
     while (at < length) {
-        if (text[at] == mark[0] && length - at >= 3 && memcmp(text + at, mark, 3) == 0) {
+        if (length - at >= 3 && memcmp(text + at, PD_TEXT_MARK, 3) == 0) {
             out[used++] = ' ';
             at += 3;
         } else {

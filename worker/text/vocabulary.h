@@ -15,6 +15,8 @@ enum {
     PD_TOKEN_BYTES_MAX = 1 << 16,
 };
 
+#define PD_TEXT_MARK "\xE2\x96\x81" /* U+2581 */
+
 struct pd_vocabulary {
     size_t count;
     bool marks;        /* SentencePiece's spelling */
