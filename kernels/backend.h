@@ -107,6 +107,7 @@ struct pd_op {
     struct pd_kv_pool pool;          /* rope_store, attention */
     int layer;                       /* rope_store, attention; publish: layers */
     struct pd_buffer *pinned;        /* read */
+    bool continues;                  /* the operator before's run: set by pd_apart_mark */
 };
 
 struct pd_graph {

@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "kernels/apart.h"
 #include "kernels/host.h"
 #include "kernels/pages.h"
 
@@ -146,6 +147,33 @@ static bool is_left(struct pd_host_run const *run, int thread, int at)
     return atomic_load_explicit(&host->left_at, memory_order_relaxed) <= at;
 }
 
+/* Whether this step has rows enough to go apart. */
+static bool goes_apart(const struct pd_host_run *run)
+{
+    const struct pd_host *host = run->host;
+
+    return host->apart > 0 && 2 * (run->step->tokens / host->threads) >= host->apart;
+}
+
+/* A thread's rows go through operators i .. end - 1, in parts of nearly equal size. */
+static void run_apart(const struct pd_host_run *run, int thread, int i, int end)
+{
+    struct pd_host *host = run->host;
+    struct pd_host_run own = *run;
+    int first, last, parts;
+
+    pd_host_share(run->step->tokens, PD_HOST_ROWS, thread, host->threads, &first, &last);
+    parts = (last - first + host->apart - 1) / host->apart;
+    own.apart = true;
+    for (int part = 0; part < parts; part++) {
+        pd_host_share(last - first, PD_HOST_ROWS, part, parts, &own.first, &own.end);
+        own.first += first;
+        own.end += first;
+        for (int k = i; k < end; k++)
+            host->operators[run->graph->ops[k].kind](&own, &run->graph->ops[k], thread);
+    }
+}
+
 /* Every thread of the team walks the list. A publish needs no barrier: what it tells of is behind
  * the barrier before it, and nothing reads what it writes. Ranks that meet have one of their own. */
 static void run_operators(void *context, int thread)
@@ -153,19 +181,29 @@ static void run_operators(void *context, int thread)
     const struct pd_host_run *run = context;
     struct pd_host *host = run->host;
     uint64_t delay_ns = pd_delay_ns(&host->delays[thread]);
+    bool apart = goes_apart(run);
 
-    for (int i = 0; i < run->graph->count; i++) {
+    for (int i = 0, end; i < run->graph->count; i = end) {
         const struct pd_op *op = &run->graph->ops[i];
+
+        end = apart ? pd_apart_end(run->graph, i) : i;
 
         if (op->kind == PD_OP_PUBLISH) {
             if (thread == 0)
                 atomic_store_explicit(&host->progress,
                                       run->step->number << 16 | (uint64_t)op->layer,
                                       memory_order_release);
+            end = i + 1;
             continue;
         }
-        host->operators[op->kind](run, op, thread);
-        if (op->kind != PD_OP_ALLREDUCE && op->kind != PD_OP_ALLGATHER && is_left(run, thread, i))
+        if (end > i) {
+            run_apart(run, thread, i, end);
+        } else {
+            host->operators[op->kind](run, op, thread);
+            end = i + 1;
+        }
+        if (op->kind != PD_OP_ALLREDUCE && op->kind != PD_OP_ALLGATHER &&
+            is_left(run, thread, end - 1))
             break;
     }
     delay_ns = pd_delay_ns(&host->delays[thread]) - delay_ns;
@@ -175,7 +213,7 @@ static void run_operators(void *context, int thread)
 
 static void run_step(struct pd_host *host, struct pd_host_command *command)
 {
-    struct pd_host_run run = {host, command->graph, command->step};
+    struct pd_host_run run = {.host = host, .graph = command->graph, .step = command->step};
 
     atomic_store_explicit(&host->left_at, TO_THE_END, memory_order_relaxed);
     if (host->begin != NULL)

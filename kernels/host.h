@@ -5,7 +5,9 @@
  *     launch ──▶ [history][step n+1] ──▶   takes commands in order; for a step, every thread of the
  * team wait   ◀── completed = n             walks the graph's operators, with a barrier after each
  *
- * A step can be left between two operators. One thread looks whether it is to be, before the barrier behind an
+ * With many rows, there is one after each run of operators that rows go through apart (apart.h).
+ *
+ * A step can be left between two operators, or runs. One thread looks whether it is to be, before the barrier behind an
  * operator, and behind the barrier all read what it saw.
  *
  * A backend gives a table of functions, one per kind of operator, and its own weights. */
@@ -20,15 +22,20 @@
 
 struct pd_host;
 
+enum { PD_HOST_ROWS = 16 }; /* rows that go through operators apart are cut between so many */
+
 /* One step as the operators see it. */
 struct pd_host_run {
     struct pd_host *host;
     const struct pd_graph *graph;
     struct pd_step *step;
+    /* Where rows go through operators apart (apart.h), the one thread's whose run this is: these. */
+    bool apart;
+    int first, end;
 };
 
 /* Runs on every thread of the team; `thread` says which. All share the work as they like, and may
- * meet in pd_team_barrier if all do. */
+ * meet in pd_team_barrier if all do; of a run apart, a thread does its rows alone. */
 typedef void pd_host_operator(const struct pd_host_run *run, const struct pd_op *op, int thread);
 
 struct pd_host_command;
@@ -38,6 +45,9 @@ struct pd_host {
     pd_host_operator *const *operators; /* [PD_OP_COUNT] */
     /* Runs on one thread before a step's first operator; may be NULL. */
     void (*begin)(const struct pd_host_run *run);
+    /* So many rows at most go through operators apart at a time, a multiple of PD_HOST_ROWS; fewer than half of
+     * them to a thread do not. 0: none do, and operators see no such runs. */
+    int apart;
     struct pd_team *team;
     int threads;
     void *steps; /* memory of the descriptors */
@@ -98,10 +108,30 @@ static inline float *pd_host_floats(struct pd_tensor tensor)
     return (float *)((char *)tensor.buffer->host + tensor.offset);
 }
 
+/* Thread's share of `count` items in units of `unit`: items *first to *end. */
+static inline void pd_host_share(int count, int unit, int thread, int threads, int *first, int *end)
+{
+    int64_t units = ((int64_t)count + unit - 1) / unit;
+    int64_t from = units * thread / threads * unit, to = units * (thread + 1) / threads * unit;
+
+    *first = (int)(from < count ? from : count);
+    *end = (int)(to < count ? to : count);
+}
+
 /* Rows that an operator works on in this step. */
 static inline int pd_host_rows(const struct pd_host_run *run, const struct pd_op *op)
 {
     return op->rows_are_samples ? run->step->samples : run->step->tokens;
+}
+
+/* Those of them that are this thread's, where operators work row by row. */
+static inline void pd_host_own_rows(const struct pd_host_run *run, const struct pd_op *op,
+                                    int thread, int *first, int *end)
+{
+    *first = run->first;
+    *end = run->end;
+    if (!run->apart)
+        pd_host_share(pd_host_rows(run, op), 1, thread, run->host->threads, first, end);
 }
 
 static inline int32_t *pd_host_history(const struct pd_host *host, int slot)
@@ -115,16 +145,6 @@ static inline int32_t pd_host_token(const struct pd_host_run *run, int t)
     int32_t token = run->step->token[t];
 
     return token >= 0 ? token : run->host->last[-1 - token];
-}
-
-/* Thread's share of `count` items in units of `unit`: items *first to *end. */
-static inline void pd_host_share(int count, int unit, int thread, int threads, int *first, int *end)
-{
-    int64_t units = ((int64_t)count + unit - 1) / unit;
-    int64_t from = units * thread / threads * unit, to = units * (thread + 1) / threads * unit;
-
-    *first = (int)(from < count ? from : count);
-    *end = (int)(to < count ? to : count);
 }
 
 #endif

@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "kernels/apart.h"
 #include "kernels/cpu/cpu.h"
 
 static pd_host_operator *const operators[PD_OP_COUNT] = {
@@ -184,6 +185,7 @@ static int cpu_open(const struct pd_device_options *options, struct pd_device **
     cpu->arena = arena;
     cpu->host.operators = operators;
     cpu->host.begin = pd_cpu_attention_begin;
+    cpu->host.apart = PD_CPU_CHUNK;
     status = pd_host_open(&cpu->host, &pd_backend_cpu, options,
                           options->threads > 0 ? options->threads : usable_cores(), error, size);
     if (status == PD_KERNEL_OK)
@@ -262,16 +264,21 @@ static void measure_matmul(const struct pd_cpu *cpu, const struct pd_op *op, int
                            struct pd_cpu_plan *plan)
 {
     const struct pd_cpu_weight *weight = (const struct pd_cpu_weight *)op->weight;
-    size_t blocks = ((size_t)op->in.cols + BLOCK - 1) / BLOCK, scratch = 32;
+    size_t blocks = ((size_t)op->in.cols + BLOCK - 1) / BLOCK, scratch = 64;
+    int alone = rows < cpu->host.apart ? rows : cpu->host.apart; /* a thread's own */
 
     if (weight->narrow) {
         at_most(&plan->rounded_floats, cpu->narrow->bytes(rows, (int)blocks) / sizeof(float));
-        scratch += cpu->narrow->bytes(PD_CPU_ROUND_ALONE, (int)blocks) / sizeof(float);
+        if (alone < PD_CPU_ROUND_ALONE)
+            alone = PD_CPU_ROUND_ALONE;
+        scratch += cpu->narrow->bytes(alone, (int)blocks) / sizeof(float);
     }
     if (weight->wide) {
         at_most(&plan->packed_floats, (size_t)rows * (size_t)op->in.cols);
         at_most(&plan->sums_floats, (size_t)rows * blocks);
-        scratch += (size_t)cpu->path->direct_rows * blocks;
+        if (alone < cpu->path->direct_rows)
+            alone = cpu->path->direct_rows;
+        scratch += (size_t)alone * ((size_t)op->in.cols + blocks);
     }
     at_most(&plan->scratch_floats, scratch + pd_cpu_product_scratch(rows, op->slices));
 }
@@ -325,6 +332,7 @@ static int cpu_graph_prepare(struct pd_graph *graph)
     if (plan == NULL)
         return pd_device_fail(graph->object.device, PD_KERNEL_NO_MEMORY, "out of memory");
     graph->plan = plan;
+    pd_apart_mark(graph);
     plan->packed_floats = plan->sums_floats = plan->rounded_floats = plan->scratch_floats = 16;
     for (int i = 0; i < graph->count; i++)
         measure(graph, &graph->ops[i], plan);

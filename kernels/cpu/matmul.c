@@ -3,7 +3,9 @@
  *                 few tokens                         many
  *     f32         x as it lies, sums over blocks     packed in tiles, that the inner loop reads as one stream
  *     narrow      rounded                            rounded
- *                 each thread for itself             shared out, then a barrier */
+ *                 each thread for itself             shared out, then a barrier
+ *
+ * Of rows that go through operators apart, x is a thread's own, and all panels are. */
 #include "kernels/cpu/cpu.h"
 
 static int blocks_of(int cols)
@@ -21,49 +23,51 @@ static float *take(float **scratch, size_t floats)
 }
 
 /* x in f32. Returns whether a barrier must follow. */
-static bool prepare_floats(const struct pd_host_run *run, const struct pd_op *op, int thread,
+static bool prepare_floats(const struct pd_host_run *run, const float *x, int thread,
                            struct pd_cpu_product *product, float **scratch)
 {
     const struct pd_cpu_path *path = pd_cpu_of(run)->path;
-    struct pd_cpu_plan *plan = pd_cpu_plan_of(run);
-    const float *x = pd_host_floats(op->in);
-    int cols = op->in.cols, tokens = product->tokens, tiles, first, end;
+    int cols = product->weight->weight.cols, tokens = product->tokens, tiles, first = 0, end;
+    float *packed = pd_cpu_plan_of(run)->packed, *sums = pd_cpu_plan_of(run)->sums;
 
     if (tokens <= path->direct_rows) {
         product->x = x;
         if (product->weight->minimums) {
-            float *sums = take(scratch, (size_t)(tokens * blocks_of(cols)));
-
+            sums = take(scratch, (size_t)(tokens * blocks_of(cols)));
             path->sum_blocks(x, tokens, cols, sums);
             product->sums = sums;
         }
         return false;
     }
-    product->x = plan->packed;
-    product->sums = plan->sums;
-    tiles = pd_cpu_tiles(tokens, path->tile_rows);
-    pd_host_share(tiles, 1, thread, run->host->threads, &first, &end);
+    if (run->apart) {
+        packed = take(scratch, (size_t)tokens * (size_t)cols);
+        sums = take(scratch, (size_t)tokens * (size_t)blocks_of(cols));
+    }
+    product->x = packed;
+    product->sums = sums;
+    end = tiles = pd_cpu_tiles(tokens, path->tile_rows);
+    if (!run->apart)
+        pd_host_share(tiles, 1, thread, run->host->threads, &first, &end);
     for (int i = first; i < end; i++) {
         int at = pd_cpu_tile(tokens, tiles, i), n = pd_cpu_tile(tokens, tiles, i + 1) - at;
 
-        path->pack_tile(x, cols, tokens, at, n, plan->packed,
-                        product->weight->minimums ? plan->sums : NULL);
+        path->pack_tile(x, cols, tokens, at, n, packed, product->weight->minimums ? sums : NULL);
     }
-    return true;
+    return !run->apart;
 }
 
 /* x rounded. */
-static bool prepare_rounded(const struct pd_host_run *run, const struct pd_op *op, int thread,
+static bool prepare_rounded(const struct pd_host_run *run, const float *x, int thread,
                             struct pd_cpu_product *product, float **scratch)
 {
-    int blocks = blocks_of(op->in.cols), tokens = product->tokens;
-    bool alone = tokens <= PD_CPU_ROUND_ALONE;
+    int cols = product->weight->weight.cols, blocks = blocks_of(cols), tokens = product->tokens;
+    bool alone = run->apart || tokens <= PD_CPU_ROUND_ALONE;
     size_t floats = product->narrow->bytes(tokens, blocks) / sizeof(float);
 
     product->rounded = (struct pd_cpu_rounded){
         alone ? take(scratch, floats) : pd_cpu_plan_of(run)->rounded, tokens, blocks};
-    product->narrow->round(pd_host_floats(op->in), op->in.cols, &product->rounded,
-                           alone ? 0 : thread, alone ? 1 : run->host->threads);
+    product->narrow->round(x, cols, &product->rounded, alone ? 0 : thread,
+                           alone ? 1 : run->host->threads);
     return !alone;
 }
 
@@ -81,17 +85,24 @@ void pd_cpu_matmul(const struct pd_host_run *run, const struct pd_op *op, int th
         .out = pd_host_floats(op->out),
         .outputs = op->out.cols,
     };
+    const float *x = pd_host_floats(op->in);
     bool shared = false;
-    int first, end;
+    int first = 0, end = product.weight->panels;
 
+    if (run->apart) {
+        x += (size_t)run->first * (size_t)op->in.cols;
+        product.out += (size_t)run->first * (size_t)op->out.cols;
+        product.tokens = run->end - run->first;
+    }
     if (product.tokens == 0)
         return;
     if (product.weight->narrow)
-        shared = prepare_rounded(run, op, thread, &product, &scratch);
+        shared = prepare_rounded(run, x, thread, &product, &scratch);
     if (product.weight->wide)
-        shared |= prepare_floats(run, op, thread, &product, &scratch);
+        shared |= prepare_floats(run, x, thread, &product, &scratch);
     if (shared)
         pd_team_barrier(run->host->team);
-    pd_host_share(product.weight->panels, 1, thread, run->host->threads, &first, &end);
+    if (!run->apart)
+        pd_host_share(product.weight->panels, 1, thread, run->host->threads, &first, &end);
     cpu->path->multiply(&product, first, end, scratch);
 }

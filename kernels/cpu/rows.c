@@ -4,17 +4,12 @@
 
 #include "kernels/cpu/cpu.h"
 
-static void share_rows(const struct pd_host_run *run, int rows, int thread, int *first, int *end)
-{
-    pd_host_share(rows, 1, thread, run->host->threads, first, end);
-}
-
 void pd_cpu_embed(const struct pd_host_run *run, const struct pd_op *op, int thread)
 {
     const struct pd_step *step = run->step;
     int first, end;
 
-    share_rows(run, step->tokens, thread, &first, &end);
+    pd_host_own_rows(run, op, thread, &first, &end);
     for (int t = first; t < end; t++) {
         int32_t token = pd_host_token(run, t), row = token - op->first;
         float *out = pd_host_floats(op->out) + (size_t)t * (size_t)op->out.cols;
@@ -33,7 +28,7 @@ void pd_cpu_rmsnorm(const struct pd_host_run *run, const struct pd_op *op, int t
     size_t cols = (size_t)op->in.cols;
     int first, end;
 
-    share_rows(run, pd_host_rows(run, op), thread, &first, &end);
+    pd_host_own_rows(run, op, thread, &first, &end);
     for (int t = first; t < end; t++)
         pd_cpu_of(run)->path->rmsnorm(pd_host_floats(op->in) + (size_t)t * cols, weight, (int)cols,
                                       op->eps, pd_host_floats(op->out) + (size_t)t * cols);
@@ -46,7 +41,7 @@ void pd_cpu_rope_angles(const struct pd_host_run *run, const struct pd_op *op, i
     const struct pd_rope *rope = op->rope;
     int half = rope->dim / 2, first, end;
 
-    share_rows(run, run->step->tokens, thread, &first, &end);
+    pd_host_own_rows(run, op, thread, &first, &end);
     for (int t = first; t < end; t++) {
         float *row = pd_host_floats(rope->table) + (size_t)t * (size_t)rope->dim;
 
@@ -95,7 +90,7 @@ void pd_cpu_rope_store(const struct pd_host_run *run, const struct pd_op *op, in
 {
     int first, end;
 
-    share_rows(run, run->step->tokens, thread, &first, &end);
+    pd_host_own_rows(run, op, thread, &first, &end);
     for (int t = first; t < end; t++)
         rope_store_row(run, op, t);
 }
@@ -105,7 +100,7 @@ void pd_cpu_gather(const struct pd_host_run *run, const struct pd_op *op, int th
     size_t cols = (size_t)op->in.cols;
     int first, end;
 
-    share_rows(run, run->step->samples, thread, &first, &end);
+    pd_host_own_rows(run, op, thread, &first, &end);
     for (int s = first; s < end; s++)
         memcpy(pd_host_floats(op->out) + (size_t)s * cols,
                pd_host_floats(op->in) + (size_t)run->step->sample_row[s] * cols,
@@ -117,7 +112,7 @@ void pd_cpu_read(const struct pd_host_run *run, const struct pd_op *op, int thre
     size_t cols = (size_t)op->in.cols;
     int first, end;
 
-    share_rows(run, pd_host_rows(run, op), thread, &first, &end);
+    pd_host_own_rows(run, op, thread, &first, &end);
     memcpy((float *)op->pinned->host + (size_t)first * cols,
            pd_host_floats(op->in) + (size_t)first * cols,
            (size_t)(end - first) * cols * sizeof(float));

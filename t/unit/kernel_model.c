@@ -8,6 +8,8 @@
 
 #include "t/unit/kernel_model.h"
 
+enum { PART_MOST = 256 }; /* tokens of a step */
+
 static struct pd_attention_shape attention_shape(const struct pd_small_model *model,
                                                  const float *frequency)
 {
@@ -143,7 +145,11 @@ static void open_small(struct pd_small_model *model, const struct pd_small_shape
 void pd_small_open(struct pd_small_model *model, const struct pd_small_shape *shape,
                    const char *kind, const char *isa, int threads)
 {
-    open_small(model, shape, pd_rig_options(kind, isa, threads), false);
+    struct pd_device_options options = pd_rig_options(kind, isa, threads);
+
+    options.max_tokens =
+        PART_MOST; /* of several threads, too, each goes through with its own rows */
+    open_small(model, shape, options, false);
 }
 
 void pd_small_open_enabled(struct pd_small_model *model, const struct pd_small_shape *shape,
@@ -182,7 +188,7 @@ void pd_small_step(struct pd_small_model *model, const struct pd_small_part *par
 
     assert_int_equal(pd_step_acquire(rig->device, &step), PD_KERNEL_OK);
     for (int p = 0; p < count; p++) {
-        int32_t tokens[96];
+        int32_t tokens[PART_MOST];
 
         for (int i = 0; i < parts[p].count; i++)
             tokens[i] = token_of(parts[p].sequence, parts[p].from + i);

@@ -160,8 +160,8 @@ static void check_invariance(int shape, const char *path)
 {
     static const struct {
         int chunk, others, threads;
-    } ways[] = {{64, 0, 1}, {64, 0, 2}, {1, 0, 1},  {1, 0, 3},
-                {1, 3, 2},  {37, 3, 2}, {16, 1, 4}, {3, 2, 2}};
+    } ways[] = {{64, 0, 1}, {64, 0, 2}, {1, 0, 1}, {1, 0, 3},   {1, 3, 2},
+                {37, 3, 2}, {16, 1, 4}, {3, 2, 2}, {190, 0, 2}, {150, 3, 1}};
     const int length = 190;
     size_t bytes = sizeof(float) * (size_t)(length * PD_MODEL_HIDDEN);
     float *expected = results(), *out = results();

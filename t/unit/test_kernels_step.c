@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "kernels/apart.h"
 #include "kernels/backend.h"
 #include "kernels/delay.h"
 #include "t/unit/kernel_rig.h"
@@ -121,6 +122,37 @@ static void tokens_stay_on_the_device(struct chain *chain)
     assert_int_equal(pd_step_wait(chain->rig.device, step->number, 60000), PD_KERNEL_OK);
     assert_int_equal(step->sampled[0], expected);
     assert_true(pd_device_progress(chain->rig.device) == (step->number << 16 | 2));
+}
+
+/* Rows go through norms and products apart, but through nothing that looks at other rows, and not from one operator
+ * to the next where a row's output lies in another row's place. */
+static void rows_go_apart(struct chain *chain)
+{
+    struct pd_rig *rig = &chain->rig;
+    struct pd_weight *table = pd_rig_weight(rig, PD_F32, 300, COLS, true, 1);
+    struct pd_weight *wide = pd_rig_weight(rig, PD_F32, 2 * COLS, COLS, false, 2);
+    struct pd_weight *norm = pd_rig_weight(rig, PD_F32, 1, COLS, false, 3);
+    struct pd_tensor x = pd_rig_tensor(rig, 96, COLS), y = pd_rig_tensor(rig, 96, COLS);
+    struct pd_tensor z = pd_rig_tensor(rig, 96, 2 * COLS), over = x;
+    struct pd_graph *graph = pd_rig_begin(rig);
+
+    over.rows = 48;
+    over.cols = 2 * COLS;
+    pd_op_embed(graph, table, x);
+    pd_op_publish(graph, 1);
+    pd_op_embed(graph, table, x);
+    pd_op_rmsnorm(graph, x, norm, 1e-5f, false, y);
+    pd_op_matmul(graph, wide, y, NULL, PD_EPILOGUE_NONE, false, over);
+    pd_op_matmul(graph, wide, y, NULL, PD_EPILOGUE_NONE, false, z);
+    pd_op_gather(graph, x, pd_rig_tensor(rig, 16, COLS));
+    pd_rig_end(graph);
+    pd_apart_mark(graph);
+    assert_int_equal(pd_apart_end(graph, 0), 1);
+    assert_int_equal(pd_apart_end(graph, 1), 1);
+    assert_int_equal(pd_apart_end(graph, 2), 4);
+    assert_int_equal(pd_apart_end(graph, 4), 6);
+    assert_int_equal(pd_apart_end(graph, 6), 6);
+    pd_graph_destroy(graph);
 }
 
 /* A step that is left has sampled nothing, gives its descriptor back, and may be launched again. One that another is
@@ -310,6 +342,7 @@ static void the_pool_is_exported(struct chain *chain)
 
 EACH(tokens_stay_on_the_device)
 EACH(steps_are_left)
+EACH(rows_go_apart)
 EACH(history_follows_the_launches)
 EACH(bad_steps_are_refused)
 EACH(shapes_are_refused)
@@ -360,6 +393,7 @@ int main(void)
         cmocka_unit_test(test_kinds_and_options),
         cmocka_unit_test(test_tokens_stay_on_the_device),
         cmocka_unit_test(test_steps_are_left),
+        cmocka_unit_test(test_rows_go_apart),
         cmocka_unit_test(test_history_follows_the_launches),
         cmocka_unit_test(test_bad_steps_are_refused),
         cmocka_unit_test(test_shapes_are_refused),
