@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/memfd.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -174,6 +175,17 @@ static void run_apart(const struct pd_host_run *run, int thread, int i, int end)
     }
 }
 
+/* Lets whoever else wants this core have it first. A step begins when the one before has just ended, and the tokens of
+ * that one are to be carried on: by the engine's thread, by gRPC's, often by a proxy and a client on the same core. They
+ * wake one another and wait for one another's locks, and whenever one of them sleeps for a moment, the scheduler finds it
+ * fair to let this thread compute for a whole slice, milliseconds in which finished tokens lie about. So it gives up what
+ * is left of its slice, and the next one, too, if it is chosen all the same. With nobody else there nothing happens. */
+static void give_way(void)
+{
+    sched_yield();
+    sched_yield();
+}
+
 /* Every thread of the team walks the list. A publish needs no barrier: what it tells of is behind
  * the barrier before it, and nothing reads what it writes. Ranks that meet have one of their own. */
 static void run_operators(void *context, int thread)
@@ -183,6 +195,7 @@ static void run_operators(void *context, int thread)
     uint64_t delay_ns = pd_delay_ns(&host->delays[thread]);
     bool apart = goes_apart(run);
 
+    give_way();
     for (int i = 0, end; i < run->graph->count; i = end) {
         const struct pd_op *op = &run->graph->ops[i];
 
@@ -241,7 +254,6 @@ static void retire(struct pd_host *host, struct pd_host_command *command)
         host->waiting_histories--;
         free(command);
     }
-    pthread_cond_broadcast(&host->done);
 }
 
 static void *executor_main(void *argument)
@@ -269,6 +281,9 @@ static void *executor_main(void *argument)
         run_command(host, command);
         pthread_mutex_lock(&host->lock);
         retire(host, command);
+        pthread_mutex_unlock(&host->lock);
+        pthread_cond_broadcast(&host->done); /* without the lock: whoever wakes takes it at once */
+        pthread_mutex_lock(&host->lock);
     }
     pthread_mutex_unlock(&host->lock);
     return NULL;
