@@ -50,7 +50,7 @@ class Answer:
                 yield at, line
 
     def events(self):
-        """(seconds to each event that carries text, last usage)"""
+        """(seconds to each event that carries text or a token's log probability, last usage)"""
         times, usage = [], None
         for at, line in self.lines():
             if not line.startswith(b"data: {"):
@@ -59,7 +59,8 @@ class Answer:
             if "error" in event:
                 raise RuntimeError(event["error"]["message"])
             usage = event.get("usage") or usage
-            if any(choice.get("text") or (choice.get("delta") or {}).get("content") for choice in event["choices"]):
+            if any(choice.get("text") or (choice.get("delta") or {}).get("content") or choice.get("logprobs")
+                   for choice in event["choices"]):
                 times.append(at)
         return times, usage
 
