@@ -65,14 +65,14 @@ INLINE lanes silu(lanes gate)
 }
 
 /* Up to 16 outputs of one token. */
-INLINE void put_outputs(const struct pd_cpu_product *product, lanes value, int count, float *out)
+INLINE void put_outputs(enum pd_epilogue epilogue, lanes value, int count, float *out)
 {
     if (count >= LANES) {
-        if (product->epilogue == PD_EPILOGUE_ADD)
+        if (epilogue == PD_EPILOGUE_ADD)
             value = lanes_add(lanes_load(out), value);
         lanes_store(out, value);
     } else if (count > 0) {
-        if (product->epilogue == PD_EPILOGUE_ADD)
+        if (epilogue == PD_EPILOGUE_ADD)
             value = lanes_add(lanes_load_part(out, count, 0), value);
         lanes_store_part(out, value, count);
     }
@@ -85,32 +85,56 @@ INLINE lanes with_bias(lanes value, const float *bias, int at, int count)
 }
 
 /* Sums of `tokens` tokens from `token` on. */
+INLINE void put_rows_as(const struct pd_cpu_product *product, enum pd_epilogue epilogue,
+                        const float *bias, const float *acc, int token, int tokens, int first,
+                        int count)
+{
+    size_t stride = (size_t)product->outputs;
+    float *out = product->out + (size_t)token * stride + first;
+
+    for (int t = 0; t < tokens; t++, acc += PANEL, out += stride) {
+#pragma GCC unroll 2
+        for (int h = 0; h < PANEL; h += LANES) {
+            lanes value = with_bias(lanes_load(acc + h), bias, first + h, count - h);
+
+            put_outputs(epilogue, value, count - h, out + h);
+        }
+    }
+}
+
+/* Most panels are whole, and have no bias: then the loop decides nothing. */
 static void put_rows(const struct pd_cpu_product *product, const float *acc, int token, int tokens,
                      int first, int count)
 {
-    for (int t = 0; t < tokens; t++) {
-        float *out = product->out + (size_t)(token + t) * (size_t)product->outputs + first;
+    if (count < PANEL || product->bias != NULL)
+        put_rows_as(product, product->epilogue, product->bias, acc, token, tokens, first, count);
+    else if (product->epilogue == PD_EPILOGUE_ADD)
+        put_rows_as(product, PD_EPILOGUE_ADD, NULL, acc, token, tokens, first, PANEL);
+    else
+        put_rows_as(product, PD_EPILOGUE_NONE, NULL, acc, token, tokens, first, PANEL);
+}
 
-        for (int h = 0; h < 2; h++) {
-            lanes value = lanes_load(acc + t * PANEL + h * LANES);
+INLINE void put_swiglu_as(const struct pd_cpu_product *product, const float *bias, const float *acc,
+                          int token, int tokens, int first, int count)
+{
+    size_t stride = (size_t)product->outputs;
+    float *out = product->out + (size_t)token * stride + first;
 
-            value = with_bias(value, product->bias, first + h * LANES, count - h * LANES);
-            put_outputs(product, value, count - h * LANES, out + h * LANES);
-        }
+    for (int t = 0; t < tokens; t++, acc += PANEL, out += stride) {
+        lanes gate = with_bias(lanes_load(acc), bias, first, count);
+        lanes up = with_bias(lanes_load(acc + LANES), bias, product->outputs + first, count);
+
+        put_outputs(PD_EPILOGUE_NONE, lanes_mul(silu(gate), up), count, out);
     }
 }
 
 static void put_swiglu(const struct pd_cpu_product *product, const float *acc, int token,
                        int tokens, int first, int count)
 {
-    for (int t = 0; t < tokens; t++) {
-        float *out = product->out + (size_t)(token + t) * (size_t)product->outputs + first;
-        lanes gate = lanes_load(acc + t * PANEL), up = lanes_load(acc + t * PANEL + LANES);
-
-        gate = with_bias(gate, product->bias, first, count);
-        up = with_bias(up, product->bias, product->outputs + first, count);
-        put_outputs(product, lanes_mul(silu(gate), up), count, out);
-    }
+    if (count < LANES || product->bias != NULL)
+        put_swiglu_as(product, product->bias, acc, token, tokens, first, count);
+    else
+        put_swiglu_as(product, NULL, acc, token, tokens, first, LANES);
 }
 
 /* ---- panels ---------------------------------------------------------------------------------- */
