@@ -299,6 +299,32 @@ static void test_a_step_in_which_a_prompt_ends_is_not_filled_up(void **state)
     }
 }
 
+static void note_first_of_slow(struct lab *at, uint64_t step)
+{
+    note_first(at, step);
+    keep_rows_slow(at, step);
+}
+
+/* 150 rows, where a step is to have 64: two steps of up to 80, not two of 64 and a short one. */
+static void test_the_steps_of_a_prompt_are_even(void **state)
+{
+    struct lab_options options = lab_defaults();
+
+    (void)state;
+    options.model.max_tokens = 128;
+    lab_open(&lab, &options);
+    lab.engine->pace.cuts = false;
+    keep_rows_slow(&lab, 0);
+    lab.on_step = note_first_of_slow;
+    submit(&lab, 0, 150, 1);
+    lab_start(&lab, NULL);
+    expect(0, 150, 1);
+    assert_int_equal(prefilled_at_first, 80);
+    assert_int_equal(lab.answers[0].end_step, 2);
+    lab_stop(&lab);
+    lab_close(&lab);
+}
+
 /* ---- the queue ------------------------------------------------------------------------------- */
 
 static void a_big_one_and_small_ones_come(struct lab *at)
@@ -504,6 +530,7 @@ int main(void)
         cmocka_unit_test(test_a_step_is_left_for_a_short_prompt),
         cmocka_unit_test(test_a_step_for_nobody_is_left),
         cmocka_unit_test(test_a_step_in_which_a_prompt_ends_is_not_filled_up),
+        cmocka_unit_test(test_the_steps_of_a_prompt_are_even),
         cmocka_unit_test(test_small_ones_pass_a_big_one_for_a_while),
         cmocka_unit_test(test_admission_counts_what_answers_become),
         cmocka_unit_test(test_nothing_is_wasted_but_the_last_block_s_rest),

@@ -9,6 +9,9 @@
  * older one as much shorter in this count (`passed`). So a prompt waits, for those that came after
  * it, at most for as many rows as it has itself.
  *
+ * Where a prompt takes several steps of prompts alone, these are of equal length, so that no short one is left over: each
+ * reads all weights, however few its rows are. A step may be a quarter longer if there is one fewer then.
+ *
  * A prompt that ends in this step samples its token behind all of the step's rows. Where the rest of
  * the room would take long, it is therefore not filled with a prompt that goes on anyway.
  *
@@ -63,17 +66,36 @@ static int rows_for(const struct pd_sequence *s, int room, int used, bool slow)
     return room;
 }
 
-static void plan_prompts(struct pd_engine *engine, int room, bool answers)
+/* The length of a step of prompts alone, of which the first has `left` rows to go, when the pace allows `room` and
+ * the step holds `most`. */
+static int even_room(int left, int room, int most)
+{
+    int longest = room + room / 4, steps, rows;
+
+    if (longest > most)
+        longest = most;
+    if (left <= room)
+        return room;
+    steps = (left + longest - 1) / longest;
+    rows = (left + steps - 1) / steps;
+    rows = (rows + PD_PACE_UNIT - 1) / PD_PACE_UNIT * PD_PACE_UNIT;
+    return rows < longest ? rows : longest;
+}
+
+static void plan_prompts(struct pd_engine *engine, int room, int most, bool answers)
 {
     struct pd_sequence *s, **prompts = engine->prompts;
     int count = 0, used = 0;
-    bool slow = pd_pace_is_long(&engine->pace, answers, room), one_ends = false;
+    bool slow, one_ends = false;
 
     TAILQ_FOREACH (s, &engine->running, queue) {
         if (pd_sequence_prefills(s))
             prompts[count++] = s;
     }
     qsort(prompts, (size_t)count, sizeof(*prompts), by_urgency);
+    if (!answers && count > 0)
+        room = even_room(rows_left(prompts[0]), room, most);
+    slow = pd_pace_is_long(&engine->pace, answers, room);
     for (int i = 0; i < count && room > 0; i++) {
         s = prompts[i];
         s->planned = rows_for(s, room, used, slow && one_ends);
@@ -105,16 +127,14 @@ static void add_shares(struct pd_engine *engine)
 
 bool pd_plan_make(struct pd_engine *engine)
 {
-    int answers, room, paced;
+    int answers, most, paced;
 
     engine->plan_count = 0;
     if (!plan_answers(engine, &answers))
         return false;
-    room = engine->options.max_tokens - answers;
+    most = engine->options.max_tokens - answers;
     paced = pd_pace_rows(&engine->pace, answers > 0);
-    if (paced < room)
-        room = paced;
-    plan_prompts(engine, room, answers > 0);
+    plan_prompts(engine, paced < most ? paced : most, most, answers > 0);
     add_shares(engine);
     return true;
 }
