@@ -20,11 +20,10 @@ enum {
     GROUP = TILE_ROWS,         /* tokens at once */
     TILE_NUMBERS = 16 * BLOCK, /* of bf16 */
     TILE_SUMS = 16 * GROUP,
-    FEW = 2,    /* groups whose sums all have tiles */
-    DEPTH = 18, /* blocks of a stretch: 36 KB */
-    RING = 4,   /* blocks unpacked for few tokens, */
-    BEHIND =
-        2, /* and how far behind the unpacking they are multiplied: their stores have arrived by then */
+    FEW = 2,   /* groups whose sums all have tiles */
+    DEPTH = 9, /* blocks of a stretch: 18 KB, which leave room in L1 for x and sums */
+    RING = 4,  /* blocks unpacked for few tokens, */
+    BEHIND = 3 /* and how far behind they are multiplied: their stores have arrived by then */
 };
 
 struct unpacked {
@@ -43,26 +42,39 @@ INLINE lanes load_first(const float *from, int n)
  * greater: the upper half of a float is then nearly the nearest bf16, neither too small on average nor too
  * great, and its error hardly more than that of rounding. */
 struct scales {
-    _Alignas(64) float space[2][PANEL];
-    const float *d, *other; /* of each row; the second d, or m */
+    _Alignas(64) float space[2][2][PANEL]; /* of even blocks, and of odd ones */
+    const float *d, *other;                /* of each row; the second d, or m */
 };
 
-INLINE void find_scales(int form, const uint8_t *block, struct scales *out)
+INLINE bool two_scales(int form)
 {
-    bool two = form_minimum(form) || form_scales(form) == 2;
+    return form_minimum(form) || form_scales(form) == 2;
+}
+
+/* Those of block number `number` of a walk. The next block's are found before this one is unpacked: what was
+ * stored just now is not loaded as fast. */
+INLINE void find_scales(int form, const uint8_t *block, int number, struct scales *out)
+{
+    float(*space)[PANEL] = out->space[number % 2];
     lanes more = lanes_set(PD_BF16_MORE);
 
+    if (form_plain(form))
+        return;
     for (int h = 0; h < 2; h++) {
-        lanes_store(out->space[0] + h * LANES, lanes_mul(form_scale(form, block, 0, h), more));
-        if (two)
-            lanes_store(out->space[1] + h * LANES, lanes_mul(form_scale(form, block, 1, h), more));
+        lanes_store(space[0] + h * LANES, lanes_mul(form_scale(form, block, 0, h), more));
+        if (two_scales(form))
+            lanes_store(space[1] + h * LANES, lanes_mul(form_scale(form, block, 1, h), more));
     }
-    out->d = out->space[0];
+}
+
+INLINE void use_scales(int form, int number, struct scales *out)
+{
+    out->d = out->space[number % 2][0];
     __asm__ volatile(""
                      : "+r"(out->d)
                      :
                      : "memory"); /* compilers would shuffle registers instead */
-    out->other = two ? out->d + PANEL : out->d;
+    out->other = two_scales(form) ? out->d + PANEL : out->d;
 }
 
 /* A row's sixteen possible values, computed at once to be looked up: each one's upper half. */
@@ -109,8 +121,8 @@ INLINE __m512i unpack_bytes(int form, const uint8_t *row, const struct scales *s
 
     if (form_scales(form) == 2)
         d = _mm512_mask_mov_ps(d, 0xff00, lanes_set(scales->other[r]));
-    return _mm512_or_si512(_mm512_srli_epi32(sixteen_bytes(row, d), 16),
-                           _mm512_and_si512(sixteen_bytes(row + LANES, d), upper));
+    return _mm512_ternarylogic_epi32(_mm512_srli_epi32(sixteen_bytes(row, d), 16), upper,
+                                     sixteen_bytes(row + LANES, d), 0xf8); /* a | b & c */
 }
 
 /* Rounded to nearest, ties to even. */
@@ -125,17 +137,14 @@ INLINE __m512i unpack_f16(const uint8_t *row)
                        lanes_load_f16((const uint16_t *)row + LANES));
 }
 
-INLINE void unpack_block(int form, const uint8_t *block, uint16_t *out)
+INLINE void unpack_block(int form, const uint8_t *block, const struct scales *scales, uint16_t *out)
 {
     const uint8_t *columns = form_columns(form, block);
-    struct scales scales;
 
-    if (!form_plain(form))
-        find_scales(form, block, &scales);
 #pragma GCC unroll 8
     for (int r = 0; r < PANEL; r += 4) {
         if (form_nibbles(form)) {
-            unpack_nibbles(columns + r * BLOCK / 2, &scales, r, out + r * BLOCK);
+            unpack_nibbles(columns + r * BLOCK / 2, scales, r, out + r * BLOCK);
             continue;
         }
 #pragma GCC unroll 4
@@ -143,17 +152,39 @@ INLINE void unpack_block(int form, const uint8_t *block, uint16_t *out)
             _mm512_store_si512(out + i * BLOCK,
                                form == PD_FORM_F16
                                    ? unpack_f16(columns + i * BLOCK * 2)
-                                   : unpack_bytes(form, columns + i * BLOCK, &scales, i));
+                                   : unpack_bytes(form, columns + i * BLOCK, scales, i));
     }
 }
 
-/* Where the tiles of a block are: bf16 as it lies, or unpacked to `out`. */
-INLINE const uint16_t *tiles_of(int form, const uint8_t *block, struct unpacked *out)
+/* Where a walk over blocks has come to. */
+struct walk {
+    const uint8_t *block;
+    int number, end;
+    struct scales scales;
+};
+
+INLINE void begin_walk(int form, const uint8_t *block, int blocks, struct walk *walk)
 {
+    walk->block = block;
+    walk->number = 0;
+    walk->end = blocks;
+    find_scales(form, block, 0, &walk->scales);
+}
+
+/* Where the tiles of the next block are: bf16 as it lies, or unpacked to `out`. */
+INLINE const uint16_t *next_tiles(int form, struct walk *walk, struct unpacked *out)
+{
+    const uint8_t *block = walk->block;
+
     fetch_ahead(block, form_bytes(form));
+    walk->block += form_bytes(form);
     if (form == PD_FORM_BF16)
         return (const uint16_t *)block;
-    unpack_block(form, block, out->tile[0]);
+    if (!form_plain(form))
+        use_scales(form, walk->number, &walk->scales);
+    if (++walk->number < walk->end)
+        find_scales(form, walk->block, walk->number, &walk->scales);
+    unpack_block(form, block, &walk->scales, out->tile[0]);
     return out->tile[0];
 }
 
@@ -313,14 +344,16 @@ INLINE void multiply_few(int form, int groups, const uint8_t *block, const struc
     _Alignas(64) float sums[FEW][2][TILE_SUMS];
     struct unpacked ring[RING];
     const uint16_t *tiles[RING];
+    struct walk walk;
     int width = width_of(part->x);
 
+    begin_walk(form, block, part->blocks, &walk);
     clear_tiles(groups);
-    for (int b = 0; b < part->blocks + BEHIND; b++, block += form_bytes(form)) {
+    for (int b = 0; b < part->blocks + BEHIND; b++) {
         int ready = b - BEHIND;
 
         if (b < part->blocks)
-            tiles[b % RING] = tiles_of(form, block, &ring[b % RING]);
+            tiles[b % RING] = next_tiles(form, &walk, &ring[b % RING]);
         memory_is_used();
         if (ready >= 0)
             multiply_tiles(
@@ -365,12 +398,14 @@ INLINE void multiply_many(int form, const uint8_t *block, const struct part *par
     int stretches = (part->blocks + DEPTH - 1) / DEPTH;
     struct unpacked unpacked[DEPTH];
     const uint16_t *tiles[DEPTH];
+    struct walk walk;
 
+    begin_walk(form, block, part->blocks, &walk);
     for (int i = 0; i < stretches; i++) {
         int first = part->blocks * i / stretches, end = part->blocks * (i + 1) / stretches;
 
-        for (int b = first; b < end; b++, block += form_bytes(form))
-            tiles[b - first] = tiles_of(form, block, &unpacked[b - first]);
+        for (int b = first; b < end; b++)
+            tiles[b - first] = next_tiles(form, &walk, &unpacked[b - first]);
         memory_is_used();
         multiply_stretch(tiles, part, first, end, acc);
     }
