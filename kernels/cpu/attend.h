@@ -9,10 +9,6 @@
  *     [m, l, sum] ◀─ [m, l, sum] ◀─ ...    greatest score m, l = sum of e^(s - m), sum of e^(s - m)
  * v; merged from left to right
  *
- * Keys and values come from memory that was not touched since the step before, in pieces of a few
- * kilobytes that the hardware does not foresee. So while a split is computed, the next one is loaded: of
- * this query, or the first of the one that follows.
- *
  * A key that a row may not see scores -inf and weighs exactly 0. So it does not matter which keys
  * beyond a row's own the tile looks at, nor whether splits are computed by one thread or by many
  * and merged later.
@@ -21,9 +17,11 @@
 #ifndef PD_ATTEND_H
 #define PD_ATTEND_H
 
+#include "kernels/cpu/keys.h"
 #include "kernels/cpu/multiply.h"
 #include "kernels/cpu/path.h"
 #include "kernels/cpu/product.h"
+#include "kernels/cpu/states.h"
 
 #define SCORED(form, n)                                                                            \
     static void scored_##form##_##n(const uint8_t *values, ptrdiff_t stride, int keys,             \
@@ -63,7 +61,7 @@ struct attend {
     float *greatest, *total; /* [rows], of the split */
     void *keys;              /* [SPLIT / PANEL][dim][PANEL], of floats or halves */
     float *values;           /* [padded / PANEL][SPLIT][PANEL] */
-    const uint8_t *key[PD_CPU_SPLIT], *value[PD_CPU_SPLIT]; /* where the split's keys lie */
+    struct located at;       /* the split's keys */
 };
 
 INLINE lanes load_kv(enum pd_dtype type, const uint8_t *from)
@@ -90,72 +88,16 @@ static float load_kv_one(enum pd_dtype type, const uint8_t *from)
     }
 }
 
-/* Finds `count` keys and values from position `first` on. */
-static void locate(struct attend *a, int first, int count)
-{
-    const struct pd_cpu_query *query = a->query;
-    const struct pd_kv_pool *pool = query->pool;
-    size_t row = (size_t)pool->head_dim * a->size, tile = (size_t)pool->block_size * row;
-    int block = first / pool->block_size, offset = first % pool->block_size;
-
-    for (int j = 0; j < count; block++, offset = 0) {
-        int64_t at = pd_kv_tile(pool, query->layer, query->kv_head, query->blocks[block], 0);
-        const uint8_t *keys = (const uint8_t *)pool->buffer->host + (size_t)at * a->size;
-
-        for (; offset < pool->block_size && j < count; offset++, j++) {
-            a->key[j] = keys + (size_t)offset * row;
-            a->value[j] = a->key[j] + tile;
-        }
-    }
-}
-
-/* Keys from position `at` on, before `end`, whose loading is to be started. */
-struct coming {
-    const struct pd_cpu_query *query;
-    int at, end;
-};
-
-static struct coming coming_split(const struct pd_cpu_query *query, int split)
-{
-    int keys = query->position + query->tokens, end = (split + 1) * PD_CPU_SPLIT;
-
-    return (struct coming){query, split * PD_CPU_SPLIT, end < keys ? end : keys};
-}
-
-/* Starts loading the next `count` keys and their values. */
-static void fetch(struct coming *coming, size_t size, int count)
-{
-    const struct pd_cpu_query *query = coming->query;
-    const struct pd_kv_pool *pool = query->pool;
-    size_t row = (size_t)pool->head_dim * size, tile = (size_t)pool->block_size * row;
-    int stop = coming->end - coming->at < count ? coming->end : coming->at + count;
-
-    while (coming->at < stop) {
-        int block = coming->at / pool->block_size, offset = coming->at % pool->block_size;
-        int rows = pool->block_size - offset < stop - coming->at ? pool->block_size - offset
-                                                                 : stop - coming->at;
-        int64_t at = pd_kv_tile(pool, query->layer, query->kv_head, query->blocks[block], 0);
-        const uint8_t *keys =
-            (const uint8_t *)pool->buffer->host + (size_t)at * size + (size_t)offset * row;
-
-        for (size_t line = 0; line < (size_t)rows * row; line += 64) {
-            __builtin_prefetch(keys + line, 0, 2);
-            __builtin_prefetch(keys + tile + line, 0, 2);
-        }
-        coming->at += rows;
-    }
-}
-
 /* Sixteen keys, turned so that a register holds one dimension of all. */
 INLINE void turn_keys(enum pd_dtype type, size_t size, const uint8_t *const *keys, int dim,
-                      float *out, struct coming *coming)
+                      float *out, const struct located *at, int j)
 {
     int whole = dim / LANES * LANES;
 
     for (int d = 0; d < whole; d += LANES) {
         lanes key[LANES];
 
-        fetch(coming, size, 4);
+        fetch(at, j + d / LANES % 4 * 4, d < 4 * LANES ? 4 : 0);
 #pragma GCC unroll 16
         for (int i = 0; i < LANES; i++)
             key[i] = load_kv(type, keys[i] + (size_t)d * size);
@@ -173,10 +115,10 @@ INLINE void turn_keys(enum pd_dtype type, size_t size, const uint8_t *const *key
 /* The same for a few rows, which use a number once: it stays as it is until then, so that half as many
  * registers are turned. */
 INLINE void turn_keys_as_halves(const uint8_t *const *keys, int dim, uint16_t *out,
-                                struct coming *coming)
+                                const struct located *at, int j)
 {
     for (int d = 0; d < dim; d += TURNED) {
-        fetch(coming, sizeof(*out), (LANES * TURNED + dim - 1) / dim);
+        fetch(at, j + d * LANES / dim, TURNED * LANES / dim);
         turn_halves(keys, (size_t)d * sizeof(*out), out + d * PANEL, PANEL);
     }
 }
@@ -195,38 +137,34 @@ INLINE void copy_value(enum pd_dtype type, size_t size, const uint8_t *value, in
 }
 
 /* Keys past the last of the split are the last again: their scores are hidden. */
-INLINE void load_split(enum pd_dtype type, struct attend *a, int count, struct coming *coming)
+INLINE void load_split(enum pd_dtype type, struct attend *a, int count)
 {
     const size_t size = type == PD_F32 ? 4 : 2;
 
-    for (int j = count; j % LANES != 0; j++)
-        a->key[j] = a->key[count - 1];
     for (int j = 0; j < count; j += LANES) {
         int at = j / PANEL * PANEL * a->dim + j % PANEL;
 
         if (a->halves)
-            turn_keys_as_halves(a->key + j, a->dim, (uint16_t *)a->keys + at, coming);
+            turn_keys_as_halves(a->at.key + j, a->dim, (uint16_t *)a->keys + at, &a->at, j);
         else
-            turn_keys(type, size, a->key + j, a->dim, (float *)a->keys + at, coming);
+            turn_keys(type, size, a->at.key + j, a->dim, (float *)a->keys + at, &a->at, j);
     }
     for (int j = 0; !a->in_place && j < count; j++)
-        copy_value(type, size, a->value[j], a->dim, a->values + j * PANEL);
+        copy_value(type, size, (a->at.key[j] + a->at.tile), a->dim, a->values + j * PANEL);
 }
 
-static void load_keys_and_values(struct attend *a, int first, int count, struct coming *coming)
+static void load_keys_and_values(struct attend *a, int count)
 {
-    locate(a, first, count);
     switch (a->query->pool->type) {
     case PD_F16:
-        load_split(PD_F16, a, count, coming);
+        load_split(PD_F16, a, count);
         break;
     case PD_BF16:
-        load_split(PD_BF16, a, count, coming);
+        load_split(PD_BF16, a, count);
         break;
     default:
-        load_split(PD_F32, a, count, coming);
+        load_split(PD_F32, a, count);
     }
-    fetch(coming, a->size, coming->end - coming->at);
 }
 
 /* A panel of keys that are halves: as a panel of values, their dimensions in runs of PANEL. */
@@ -297,7 +235,7 @@ static void sum_run(const struct attend *a, int j, int end)
 
     for (int d = 0; d < a->padded / PANEL; d++) {
         const uint8_t *values = a->in_place
-                                    ? a->value[j] + (size_t)(d * PANEL) * a->size
+                                    ? (a->at.key[j] + a->at.tile) + (size_t)(d * PANEL) * a->size
                                     : (uint8_t *)(a->values + (d * PD_CPU_SPLIT + j) * PANEL);
 
         for (int i = 0; i < tiles; i++) {
@@ -317,63 +255,14 @@ static void sum_values(const struct attend *a, int count)
         int limit = j / PANEL * PANEL + PANEL < count ? j / PANEL * PANEL + PANEL : count;
 
         for (end = j + 1; end < limit; end++) {
-            if (a->in_place && a->value[end] != a->value[end - 1] + (size_t)a->dim * a->size)
+            if (a->in_place && a->at.key[end] != a->at.key[end - 1] + (size_t)a->dim * a->size)
                 break;
         }
         sum_run(a, j, end);
     }
 }
 
-/* ---- states ---------------------------------------------------------------------------------- */
-
-static void clear_state(float *state, int head_dim)
-{
-    memset(state, 0, pd_cpu_state_floats(head_dim) * sizeof(*state));
-    state[0] = -INFINITY;
-}
-
-/* Adds a later split to a state. -inf says that a row sees none of a split's keys. */
-static void merge_state(float *state, float greatest, float total, const float *values, int stride,
-                        int padded)
-{
-    float both = state[0] > greatest ? state[0] : greatest;
-    lanes old, new;
-
-    if (greatest == -INFINITY)
-        return;
-    if (state[0] == -INFINITY) {
-        state[0] = greatest;
-        state[1] = total;
-        for (int d = 0; d < padded; d += LANES)
-            lanes_store(state + PD_CPU_STATE_HEAD + d,
-                        lanes_load(values + d / PANEL * stride + d % PANEL));
-        return;
-    }
-    old = lanes_set(scalar_exp(state[0] - both));
-    new = lanes_set(scalar_exp(greatest - both));
-    state[0] = both;
-    lanes_store_part(state + 1,
-                     lanes_fma(lanes_set(total), new, lanes_mul(lanes_set(state[1]), old)), 1);
-    for (int d = 0; d < padded; d += LANES) {
-        float *at = state + PD_CPU_STATE_HEAD + d;
-        lanes value = lanes_load(values + d / PANEL * stride + d % PANEL);
-
-        lanes_store(at, lanes_fma(value, new, lanes_mul(lanes_load(at), old)));
-    }
-}
-
-static void finish_state(const float *state, int dim, float *out)
-{
-    lanes total = lanes_set(state[1]);
-    int whole = dim / LANES * LANES;
-
-    for (int d = 0; d < whole; d += LANES)
-        lanes_store(out + d, lanes_div(lanes_load(state + PD_CPU_STATE_HEAD + d), total));
-    if (whole < dim)
-        lanes_store_part(out + whole,
-                         lanes_div(lanes_load(state + PD_CPU_STATE_HEAD + whole), total),
-                         dim - whole);
-}
+/* ---- the whole ------------------------------------------------------------------------------- */
 
 static void merge(const float *states, int splits, size_t stride, int head_dim, float *state,
                   float *out)
@@ -388,14 +277,6 @@ static void merge(const float *states, int splits, size_t stride, int head_dim, 
     finish_state(state, head_dim, out);
 }
 
-/* ---- the whole ------------------------------------------------------------------------------- */
-
-/* Row r of a tile is head r % group of token r / group. */
-static const float *row_of(const struct attend *a, int r)
-{
-    return a->query->q + (size_t)(r / a->group) * a->query->q_stride + r % a->group * a->dim;
-}
-
 /* As pack_queries does, a register of each row at a time. Every store but the last is cut short by the next; the
  * last runs into what is written later. */
 static void turn_queries(const struct attend *a, int first, int n)
@@ -408,7 +289,9 @@ static void turn_queries(const struct attend *a, int first, int n)
 
 #pragma GCC unroll 16
         for (int i = 0; i < LANES; i++)
-            q[i] = i < n ? lanes_mul(lanes_load(row_of(a, first + i) + d), scale) : scale;
+            q[i] = i < n
+                       ? lanes_mul(lanes_load(row_query(a->query, a->group, first + i) + d), scale)
+                       : scale;
         lanes_transpose(q);
 #pragma GCC unroll 16
         for (int i = 0; i < LANES; i++)
@@ -427,7 +310,7 @@ static void pack_queries(const struct attend *a, int first, int end)
         return;
     }
     for (int r = first; r < end; r++) {
-        const float *q = row_of(a, r);
+        const float *q = row_query(a->query, a->group, r);
         float *out = a->packed + first * a->dim + (r - first) * row;
 
         for (int d = 0; d < a->dim; d += PANEL, out += n * PANEL) {
@@ -463,54 +346,30 @@ static void start(struct attend *a, const struct pd_cpu_query *query, float *scr
         pack_queries(a, pd_cpu_tile(a->rows, tiles, i), pd_cpu_tile(a->rows, tiles, i + 1));
 }
 
-static float *row_state(const struct attend *a, float *states, size_t state_rows, int r)
+static void attend(struct pd_cpu_query *query, struct pd_cpu_query *next, float *scratch)
 {
-    size_t row = (size_t)(r / a->group) * state_rows + (size_t)(r % a->group);
-
-    return states + row * pd_cpu_state_floats(a->dim);
-}
-
-/* What is to be loaded while split s is computed. */
-static struct coming coming_after(const struct pd_cpu_query *query, int s,
-                                  const struct pd_cpu_query *next)
-{
-    if (s + 1 < query->end)
-        return coming_split(query, s + 1);
-    return next != NULL ? coming_split(next, next->first) : (struct coming){query, 0, 0};
-}
-
-static void attend(const struct pd_cpu_query *query, const struct pd_cpu_query *next,
-                   float *scratch)
-{
-    int keys = query->position + query->tokens; /* that the last row sees */
-    float *states = query->states;
-    size_t state_rows = query->state_rows;
+    int keys = keys_of(query);
     struct attend a;
 
     start(&a, query, scratch);
-    if (states == NULL) {
-        states = a.states;
-        state_rows = (size_t)a.group;
-    }
     for (int r = 0; r < a.rows; r++)
-        clear_state(row_state(&a, states, state_rows, r), a.dim);
+        clear_state(row_state(query, a.states, a.group, r), a.dim);
     for (int s = query->first; s < query->end; s++) {
-        struct coming coming = coming_after(query, s, next);
         int from = s * PD_CPU_SPLIT,
             count = keys - from < PD_CPU_SPLIT ? keys - from : PD_CPU_SPLIT;
 
-        load_keys_and_values(&a, from, count, &coming);
+        locate(query, next, from, count, &a.at);
+        load_keys_and_values(&a, count);
         score(&a, count);
         for (int r = 0; r < a.rows; r++)
             weigh(&a, r, from, count);
         sum_values(&a, count);
         for (int r = 0; r < a.rows; r++)
-            merge_state(row_state(&a, states, state_rows, r), a.greatest[r], a.total[r],
+            merge_state(row_state(query, a.states, a.group, r), a.greatest[r], a.total[r],
                         a.sums + r * PANEL, a.rows * PANEL, a.padded);
     }
     for (int r = 0; query->states == NULL && r < a.rows; r++)
-        finish_state(row_state(&a, states, state_rows, r), a.dim,
-                     query->out + (size_t)(r / a.group) * query->out_stride + r % a.group * a.dim);
+        finish_state(row_state(query, a.states, a.group, r), a.dim, row_out(query, a.group, r));
 }
 
 #endif

@@ -234,6 +234,7 @@ static struct pd_cpu_query query_of(const struct pd_host_run *run, const struct 
         /* Splits that end before the first row's window are seen by none. */
         query.first = (query.position - window + 1) / PD_CPU_SPLIT;
     }
+    query.loaded = query.first * PD_CPU_SPLIT;
     return query;
 }
 
@@ -276,7 +277,7 @@ void pd_cpu_attention(const struct pd_host_run *run, const struct pd_op *op, int
         taken = atomic_fetch_add_explicit(next, 1, memory_order_relaxed);
         if (taken < total)
             then = query_of(run, op, attention, taken);
-        pd_cpu_of(run)->path->attend(&query, taken < total ? &then : NULL, scratch);
+        pd_cpu_of(run)->attend(&query, taken < total ? &then : NULL, scratch);
         query = then;
     }
     if (attention->shared_count == 0)

@@ -134,6 +134,11 @@ static bool choose_precision(const struct isa *isa, struct pd_cpu *cpu, enum pd_
     bf16 = isa->integer == &pd_cpu_integer_amx && has_bf16();
 #endif
     cpu->precision = asked;
+    cpu->attend = isa->path->attend;
+#if defined(__x86_64__)
+    if (bf16 && asked != PD_PRECISION_F32)
+        cpu->attend = pd_cpu_attend_bf16;
+#endif
     if (asked == PD_PRECISION_INT12)
         cpu->narrow = isa->integer;
     if (asked != PD_PRECISION_BF16)
@@ -211,8 +216,9 @@ static void cpu_describe(const struct pd_device *device, struct pd_device_info *
     const struct pd_cpu *cpu = (const struct pd_cpu *)device;
 
     snprintf(info->name, sizeof(info->name), "cpu, %s, %d threads", cpu->isa, cpu->host.threads);
-    snprintf(info->numerics, sizeof(info->numerics), "cpu/3 %s %s split=%d",
-             precisions[cpu->precision], cpu->path->numerics, PD_CPU_SPLIT);
+    snprintf(info->numerics, sizeof(info->numerics), "cpu/3 %s %s split=%d%s",
+             precisions[cpu->precision], cpu->path->numerics, PD_CPU_SPLIT,
+             cpu->attend == cpu->path->attend ? "" : " attention=bf16");
     snprintf(info->packing, sizeof(info->packing), "%s", pd_cpu_packing(cpu->precision));
     info->threads = cpu->host.threads;
     info->ranks_are_exact = true;

@@ -11,6 +11,7 @@ struct pd_cpu {
     const struct pd_cpu_path *path;
     enum pd_precision precision;        /* not AUTO */
     const struct pd_cpu_narrow *narrow; /* NULL: all products take f32 */
+    pd_cpu_attend *attend;
     struct pd_weight_arena *arena;
 };
 

@@ -65,6 +65,7 @@ struct pd_cpu_query {
     size_t q_stride;       /* between rows */
     int tokens, position;  /* of the first row; the others follow */
     int first, end;        /* splits */
+    int loaded;            /* keys before this one are on their way from memory, or not needed */
     float *out;            /* as q: where finished rows go */
     size_t out_stride;
     /* NULL: the splits are merged and written to `out`. Else there is one split, and its state of (row i,
@@ -82,6 +83,10 @@ static inline size_t pd_cpu_state_floats(int head_dim)
     return PD_CPU_STATE_HEAD + ((size_t)head_dim + PANEL - 1) / PANEL * PANEL;
 }
 
+/* Computes one query. Loads what `next`, unless NULL, begins with meanwhile: this thread's next query, as a
+ * rule. scratch of pd_cpu_query_scratch floats, aligned to 64 bytes. */
+typedef void pd_cpu_attend(struct pd_cpu_query *query, struct pd_cpu_query *next, float *scratch);
+
 struct pd_cpu_path {
     const char *numerics; /* equal for paths that compute the same bits */
     int direct_rows;      /* up to so many tokens, x is used as it lies */
@@ -96,9 +101,7 @@ struct pd_cpu_path {
     /* Panels first .. end - 1; scratch of pd_cpu_product_scratch floats. */
     void (*multiply)(const struct pd_cpu_product *product, int first, int end, float *scratch);
 
-    /* Loads what `next`, unless NULL, begins with meanwhile: this thread's next query, as a rule. */
-    void (*attend)(const struct pd_cpu_query *query, const struct pd_cpu_query *next,
-                   float *scratch);
+    pd_cpu_attend *attend;
     /* Merges the states of `splits` splits, `stride` floats apart, and writes head_dim values. */
     void (*merge)(const float *states, int splits, size_t stride, int head_dim, float *state,
                   float *out);
@@ -119,6 +122,7 @@ struct pd_cpu_path {
 extern const struct pd_cpu_path pd_cpu_path_baseline, pd_cpu_path_avx2, pd_cpu_path_avx512;
 extern const struct pd_cpu_narrow pd_cpu_integer_baseline, pd_cpu_integer_avx2,
     pd_cpu_integer_avx512, pd_cpu_integer_vnni, pd_cpu_integer_amx, pd_cpu_bf16;
+extern pd_cpu_attend pd_cpu_attend_bf16;
 
 enum {
     PD_CPU_CHUNK = 128,     /* tokens whose rounded x lies together, and is best kept in cache */
@@ -186,10 +190,11 @@ static inline int pd_cpu_query_rows(int group)
     return group > 48 ? group : 48 / group * group;
 }
 
-/* For attend(): packed queries, scores, weighted sums, states; keys and values of a split. */
+/* For attend(): packed queries, scores, weighted sums, states; keys and values of a split. Tiles take sixteen
+ * rows at a time. */
 static inline size_t pd_cpu_query_scratch(int group, int head_dim)
 {
-    size_t rows = (size_t)pd_cpu_query_rows(group),
+    size_t rows = ((size_t)pd_cpu_query_rows(group) + 15) / 16 * 16,
            dim = ((size_t)head_dim + PANEL - 1) / PANEL * PANEL;
 
     return rows * dim + rows * PD_CPU_SPLIT + rows * dim + rows * pd_cpu_state_floats(head_dim) +

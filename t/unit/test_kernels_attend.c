@@ -1,0 +1,183 @@
+/* Attention by tiles: a token's bits, whoever else is in its tile and however its splits are shared out, with
+ * scores so far apart that every order of additions has sums of its own, and in memory that holds no numbers
+ * before. What the results are is test_kernels_model's to say. Where the machine has no such tiles, nothing is to
+ * be tested. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "kernels/backend.h"
+#include "kernels/cpu/path.h"
+#include "kernels/dtype.h"
+#include "t/unit/kernel_rig.h"
+
+enum { KEYS = 300, TOKENS = 90, GROUP_MOST = 18, DIM_MOST = 128, SPLITS = 3 };
+
+static const struct shape {
+    int group, dim, block, window;
+    enum pd_dtype type;
+} shapes[] = {
+    {1, 64, 8, 0, PD_F16},   {3, 64, 16, 0, PD_F16},  {4, 128, 32, 0, PD_BF16},
+    {3, 80, 11, 40, PD_F32}, {5, 20, 24, 0, PD_F16},  {7, 96, 13, 150, PD_BF16},
+    {8, 32, 16, 0, PD_F32},  {18, 64, 16, 3, PD_F16},
+};
+
+struct stage {
+    const struct shape *shape;
+    struct pd_attention_shape attention;
+    struct pd_buffer buffer;
+    struct pd_kv_pool pool;
+    int32_t blocks[KEYS];
+    float *q, *scratch; /* q: [TOKENS][group][dim], of the last positions */
+    size_t scratch_floats;
+};
+
+static void set_number(enum pd_dtype type, void *numbers, size_t at, float value)
+{
+    if (type == PD_F32)
+        ((float *)numbers)[at] = value;
+    else
+        ((uint16_t *)numbers)[at] =
+            type == PD_F16 ? pd_f16_of_float(value) : pd_bf16_of_float(value);
+}
+
+static void build(struct stage *stage, const struct shape *shape)
+{
+    int blocks = (KEYS + shape->block - 1) / shape->block;
+    size_t numbers;
+    uint64_t seed = (uint64_t)shape->dim;
+
+    memset(stage, 0, sizeof(*stage));
+    stage->shape = shape;
+    stage->attention = (struct pd_attention_shape){.heads = 2 * shape->group,
+                                                   .kv_heads = 2,
+                                                   .head_dim = shape->dim,
+                                                   .window = shape->window,
+                                                   .scale = 5 / sqrtf((float)shape->dim)};
+    stage->pool = (struct pd_kv_pool){.buffer = &stage->buffer,
+                                      .layers = 1,
+                                      .kv_heads = 2,
+                                      .block_size = shape->block,
+                                      .head_dim = shape->dim,
+                                      .blocks = blocks,
+                                      .type = shape->type};
+    numbers = (size_t)(2 * blocks * 2 * shape->block * shape->dim);
+    stage->buffer.host = calloc(numbers, 4);
+    stage->q = calloc((size_t)(TOKENS * shape->group * shape->dim), sizeof(float));
+    stage->scratch_floats = pd_cpu_query_scratch(shape->group, shape->dim);
+    stage->scratch = aligned_alloc(64, (stage->scratch_floats * sizeof(float) + 63) / 64 * 64);
+    assert_true(stage->buffer.host != NULL && stage->q != NULL && stage->scratch != NULL);
+    for (size_t i = 0; i < numbers; i++)
+        set_number(shape->type, stage->buffer.host, i, pd_rig_normal(&seed));
+    for (int i = 0; i < TOKENS * shape->group * shape->dim; i++)
+        stage->q[i] = pd_rig_normal(&seed);
+    for (int i = 0; i < blocks; i++)
+        stage->blocks[i] = blocks - 1 - i;
+}
+
+static void demolish(struct stage *stage)
+{
+    free(stage->buffer.host);
+    free(stage->q);
+    free(stage->scratch);
+}
+
+static struct pd_cpu_query query_of(struct stage *stage, int first, int tokens, float *out)
+{
+    int group = stage->shape->group, row = group * stage->shape->dim;
+    int keys = KEYS - TOKENS + first + tokens;
+
+    for (size_t i = 0; i < stage->scratch_floats; i++)
+        stage->scratch[i] = NAN;
+    return (struct pd_cpu_query){.shape = &stage->attention,
+                                 .pool = &stage->pool,
+                                 .kv_head = 1,
+                                 .blocks = stage->blocks,
+                                 .q = stage->q + first * row,
+                                 .q_stride = (size_t)row,
+                                 .tokens = tokens,
+                                 .position = KEYS - TOKENS + first,
+                                 .end = (keys + PD_CPU_SPLIT - 1) / PD_CPU_SPLIT,
+                                 .out = out + first * row,
+                                 .out_stride = (size_t)row};
+}
+
+/* One after the other, `tokens` at a time, each split by someone else. */
+static void compute_shared(struct stage *stage, int tokens, float *out)
+{
+    int group = stage->shape->group, dim = stage->shape->dim;
+    size_t state = pd_cpu_state_floats(dim), rows = (size_t)(tokens * group);
+    float *states = calloc(SPLITS * rows * state, sizeof(float)), one[16 + DIM_MOST];
+
+    assert_non_null(states);
+    for (int t = 0; t < TOKENS; t += tokens) {
+        struct pd_cpu_query query = query_of(stage, t, tokens, out);
+        int splits = query.end;
+
+        query.state_rows = (size_t)group;
+        for (int s = splits - 1; s >= 0; s--) {
+            query.first = s;
+            query.end = s + 1;
+            query.loaded = 0;
+            query.states = states + (size_t)s * rows * state;
+            pd_cpu_attend_bf16(&query, NULL, stage->scratch);
+        }
+        for (size_t r = 0; r < rows; r++)
+            pd_cpu_path_avx512.merge(states + r * state, splits, rows * state, dim, one,
+                                     query.out + r * (size_t)dim);
+    }
+    free(states);
+}
+
+static void compute(struct stage *stage, int tokens, float *out)
+{
+    for (int t = 0; t < TOKENS; t += tokens) {
+        int count = TOKENS - t < tokens ? TOKENS - t : tokens;
+        struct pd_cpu_query query = query_of(stage, t, count, out), next = query;
+
+        pd_cpu_attend_bf16(&query, t % 2 == 0 ? &next : NULL, stage->scratch);
+    }
+}
+
+static void test_tiles_change_no_bit(void **state)
+{
+    static float first[TOKENS * GROUP_MOST * DIM_MOST], out[TOKENS * GROUP_MOST * DIM_MOST];
+    static struct stage stage;
+
+    (void)state;
+    if (!pd_rig_has("amx", PD_PRECISION_BF16))
+        skip();
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+        int most = pd_cpu_query_rows(shapes[i].group) / shapes[i].group;
+        size_t bytes = (size_t)(TOKENS * shapes[i].group * shapes[i].dim) * sizeof(float);
+
+        build(&stage, &shapes[i]);
+        compute(&stage, 1, first);
+        for (int tokens = 2; tokens <= most; tokens = tokens < 7 ? tokens + 1 : tokens + 5) {
+            compute(&stage, tokens, out);
+            if (memcmp(out, first, bytes) != 0)
+                fail_msg("shape %zu: %d tokens at a time differ from one", i, tokens);
+        }
+        for (int tokens = 1; tokens <= 2 && tokens <= most; tokens++) {
+            compute_shared(&stage, tokens, out);
+            if (memcmp(out, first, bytes) != 0)
+                fail_msg("shape %zu: shared splits of %d tokens differ", i, tokens);
+        }
+        for (size_t j = 0; j < bytes / sizeof(float); j++)
+            assert_true(isfinite(first[j]));
+        demolish(&stage);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tiles_change_no_bit),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
