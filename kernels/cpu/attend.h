@@ -97,7 +97,7 @@ INLINE void turn_keys(enum pd_dtype type, size_t size, const uint8_t *const *key
     for (int d = 0; d < whole; d += LANES) {
         lanes key[LANES];
 
-        fetch(at, j + d / LANES % 4 * 4, d < 4 * LANES ? 4 : 0);
+        fetch(at, j + d * LANES / whole, j + (d + LANES) * LANES / whole);
 #pragma GCC unroll 16
         for (int i = 0; i < LANES; i++)
             key[i] = load_kv(type, keys[i] + (size_t)d * size);
@@ -118,7 +118,7 @@ INLINE void turn_keys_as_halves(const uint8_t *const *keys, int dim, uint16_t *o
                                 const struct located *at, int j)
 {
     for (int d = 0; d < dim; d += TURNED) {
-        fetch(at, j + d * LANES / dim, TURNED * LANES / dim);
+        fetch(at, j + d * LANES / dim, j + (d + TURNED) * LANES / dim);
         turn_halves(keys, (size_t)d * sizeof(*out), out + d * PANEL, PANEL);
     }
 }

@@ -98,10 +98,10 @@ static void locate(struct pd_cpu_query *query, struct pd_cpu_query *next, int fi
         out->ahead[ahead] = out->key[count - 1];
 }
 
-/* Starts loading keys ahead[j .. j + count - 1] and their values. */
-INLINE void fetch(const struct located *at, int j, int count)
+/* Starts loading keys ahead[first .. end - 1] and their values. */
+INLINE void fetch(const struct located *at, int first, int end)
 {
-    for (int i = j; i < j + count; i++) {
+    for (int i = first; i < end; i++) {
         for (size_t line = 0; line < at->row; line += 64) {
             __builtin_prefetch(at->ahead[i] + line, 0, 2);
             __builtin_prefetch(at->ahead[i] + at->tile + line, 0, 2);
