@@ -51,6 +51,10 @@ typedef struct {
     uint64_t                      jobs;
     uint64_t                      unseen_tokens;
     uint64_t                      held_blocks;
+    uint64_t                      kv_blocks;
+    uint64_t                      free_blocks;
+    uint64_t                      reserved_blocks;
+    uint64_t                      growth_blocks;
     uint64_t                      ejections;
 } ngx_http_pd_metrics_worker_t;
 
@@ -256,6 +260,24 @@ static const ngx_http_pd_metrics_family_t  ngx_http_pd_metrics_of_workers[] = {
     { "pd_cluster_worker_held_blocks", "gauge",
       "KV blocks that its requests will need and that no report has.",
       NGX_HTTP_PD_METRICS_AT(worker, held_blocks), NGX_HTTP_PD_METRICS_ONE },
+
+    { "pd_cluster_worker_kv_blocks", "gauge",
+      "Blocks of its KV pool.",
+      NGX_HTTP_PD_METRICS_AT(worker, kv_blocks), NGX_HTTP_PD_METRICS_ONE },
+
+    { "pd_cluster_worker_free_blocks", "gauge",
+      "KV blocks that were free in its last report.",
+      NGX_HTTP_PD_METRICS_AT(worker, free_blocks), NGX_HTTP_PD_METRICS_ONE },
+
+    { "pd_cluster_worker_reserved_blocks", "gauge",
+      "KV blocks that it had promised and not yet written.",
+      NGX_HTTP_PD_METRICS_AT(worker, reserved_blocks),
+      NGX_HTTP_PD_METRICS_ONE },
+
+    { "pd_cluster_worker_growth_blocks", "gauge",
+      "Of the free ones, what its running answers will as a rule still take.",
+      NGX_HTTP_PD_METRICS_AT(worker, growth_blocks),
+      NGX_HTTP_PD_METRICS_ONE },
 
     { "pd_cluster_worker_ejections", "gauge",
       "Ejections that count for the next one's backoff.",
@@ -511,6 +533,10 @@ ngx_http_pd_metrics_worker(ngx_http_pd_metrics_t *m, ngx_http_pd_zone_t *zone,
     copy->jobs = worker->jobs;
     copy->unseen_tokens = worker->unseen_tokens;
     copy->held_blocks = worker->held_blocks;
+    copy->kv_blocks = worker->kv_blocks;
+    copy->free_blocks = worker->kv_free;
+    copy->reserved_blocks = worker->kv_reserved;
+    copy->growth_blocks = worker->kv_growth;
     copy->ejections = worker->ejections;
 
     cluster.data = owner->name;

@@ -57,8 +57,9 @@ static void print_text(const Pd__V1__StatsReply *reply)
            hello->model, hello->boot, load->draining ? ", DRAINING" : "");
     printf("  running %u, waiting %u, %" PRIu64 " prompt tokens queued\n", load->running,
            load->waiting, load->prefill_queued_tokens);
-    printf("  KV blocks: %" PRIu64 " of %" PRIu64 " in use, %" PRIu64 " promised, %u tokens each\n",
-           used, blocks, load->kv_reserved, hello->block_size);
+    printf("  KV blocks: %" PRIu64 " of %" PRIu64 " in use, %" PRIu64 " promised, %" PRIu64
+           " for answers to grow, %u tokens each\n",
+           used, blocks, load->kv_reserved, load->kv_growth, hello->block_size);
     printf("  %" PRIu64 " steps, the last ones %.1f ms each\n", load->steps, load->step_us / 1e3);
     printf("  numerics %s%s%s%s%s\n", hello->numerics_id, *hello->zone ? ", zone " : "",
            hello->zone, *hello->revision ? ", revision " : "", hello->revision);
@@ -101,12 +102,13 @@ static json_t *links_json(const Pd__V1__LoadReport *load)
 
 static json_t *load_json(const Pd__V1__LoadReport *load)
 {
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:o}", "steps",
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:o}", "steps",
                      (json_int_t)load->steps, "step_us", (json_int_t)load->step_us,
                      "prefill_queued_tokens", (json_int_t)load->prefill_queued_tokens, "running",
                      (json_int_t)load->running, "waiting", (json_int_t)load->waiting, "kv_free",
                      (json_int_t)load->kv_free, "kv_reserved", (json_int_t)load->kv_reserved,
-                     "draining", (int)load->draining, "links", links_json(load));
+                     "kv_growth", (json_int_t)load->kv_growth, "draining", (int)load->draining,
+                     "links", links_json(load));
 }
 
 static int print_json(const Pd__V1__StatsReply *reply, struct pd_error *error)

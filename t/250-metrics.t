@@ -343,3 +343,24 @@ POST /alone/completions
 POST /metrics
 x=1
 --- error_code: 405
+
+
+
+=== TEST 16: a worker's KV pool, as its last report says
+--- worker
+m0 blocks=100 reserved=5 growth=7 gate=token
+m1
+--- steps
+nginx expect attached
+nginx expect attached
+client request
+client expect t0
+client8 request
+client8 expect /_kv_blocks\{[^}]+\} 100\n.*_free_blocks\{[^}]+\} 9\d\n.*_reserved_blocks\{[^}]+\} 5\n.*_growth_blocks\{[^}]+\} 7\n/
+worker m0 release
+worker m0 release
+client finish
+--- request_client8
+GET /metrics
+--- response_body_like
+DONE

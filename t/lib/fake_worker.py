@@ -34,6 +34,7 @@ Options (default):
     finish=stop|length|none                    max_seqs=N (64)
     blocks=N (1000)         skip=P             leaves out the token at P
     growth=N (0)            blocks that reports leave to answers to come
+    reserved=N (0)          blocks that reports call promised
     max_len=N (4096)        report=MS (as the hello asks; 0: never)
     delay=MS (0)            between tokens
     merge=N (1)             tokens in a step
@@ -283,6 +284,7 @@ class Attach:
         streams = worker.attaches | {self}
         named = {} if "frozen" in worker.options else {
             "taken": worker.reports, "kv_growth": worker.number("growth", 0),
+            "kv_reserved": worker.number("reserved", 0),
             "seen": [pd.StreamSeen(stream=other.hello.stream,
                                    last_submission=other.submissions)
                      for other in worker.attaches if other is not self]}

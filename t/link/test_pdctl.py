@@ -83,6 +83,16 @@ class CommandLine(unittest.TestCase):
         self.assertIn("older version", self.failure("drain", address))
         self.assertIn("cannot be read", self.failure("status", address))
 
+    def test_where_the_blocks_are(self):
+        reply = pd.StatsReply(
+            hello=pd.WorkerHello(instance="w1", kv_blocks=1000, block_size=16),
+            load=pd.LoadReport(kv_free=900, kv_reserved=30, kv_growth=70)).SerializeToString()
+        address = self.serve("Stats", grpc.unary_unary_rpc_method_handler(lambda data, _: reply))
+        self.assertIn("KV blocks: 100 of 1000 in use, 30 promised, 70 for answers to grow, 16 tokens each",
+                      pdctl("status", address).stdout)
+        load = json.loads(pdctl("status", address, "--json").stdout)["load"]
+        self.assertEqual((load["kv_free"], load["kv_reserved"], load["kv_growth"]), (900, 30, 70))
+
     def test_a_worker_that_lies(self):
         handler = grpc.stream_stream_rpc_method_handler(lambda requests, _: iter([b"\xff\xff\xff"]))
         self.assertIn("cannot be read", self.failure("drain", self.serve("Drain", handler)))

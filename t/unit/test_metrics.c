@@ -47,6 +47,8 @@ static void test_values(void **state)
     struct pd_load load = {.running = 3,
                            .kv_total = 8,
                            .kv_free = 6,
+                           .kv_reserved = 1,
+                           .kv_growth = 2,
                            .tokens_decoded = UINT64_C(9007199254740993),
                            .queue_us = 1500,
                            .steps_delay_us = 2500000,
@@ -57,6 +59,9 @@ static void test_values(void **state)
     (void)state;
     assert_has(page, "pd_worker_requests_running" LABELS "} 3\n");
     assert_has(page, "pd_worker_kv_cache_usage_ratio" LABELS "} 0.250000\n");
+    assert_has(page, "pd_worker_kv_blocks_free" LABELS "} 6\n");
+    assert_has(page, "pd_worker_kv_blocks_reserved" LABELS "} 1\n");
+    assert_has(page, "pd_worker_kv_blocks_growth" LABELS "} 2\n");
     assert_has(page, "pd_worker_generation_tokens_total" LABELS "} 9007199254740993\n");
     assert_has(page, "pd_worker_step_delay_seconds_total" LABELS "} 2.500000\n");
     assert_has(page, "pd_worker_prefill_chunk_tokens" LABELS "} 48\n");
