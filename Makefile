@@ -172,7 +172,8 @@ $(BUILD)/t/unit/test_%: $(BUILD)/t/unit/test_%.o $(HELP_LIB) $(ROOM_LIBS)
 	$(CC) $(PD_LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) -lcmocka $(PD_LIBS)
 
 check-unit: $(UNIT_BIN)
-	@for test in $(UNIT_BIN); do echo "# $$test"; $$test || exit 1; done
+	@export TSAN_OPTIONS="suppressions=$(CURDIR)/t/tsan.suppressions $$TSAN_OPTIONS"; \
+	    for test in $(UNIT_BIN); do echo "# $$test"; $$test || exit 1; done
 
 # The nginx suites: an nginx of its own for every block, against fake workers. They wait more than they
 # compute, so two run at a time.

@@ -43,35 +43,25 @@ static bool is_literal(const struct pd_span *spans, size_t count, size_t at)
     return false;
 }
 
-static int push(struct pd_tokens *out, int32_t id, size_t limit, struct pd_error *error)
-{
-    if (out->count >= limit)
-        return pd_fail(error, PD_FULL, "more than %zu tokens", limit);
-    if (out->count == out->capacity) {
-        out->capacity = out->capacity ? 2 * out->capacity : 64;
-        out->ids = realloc(out->ids, out->capacity * sizeof(*out->ids));
-    }
-    out->ids[out->count++] = id;
-    return PD_OK;
-}
-
 int pd_tokenizer_encode(const struct pd_tokenizer *ignored, const char *text, size_t length,
                         const struct pd_span *literal, size_t literal_count, size_t limit,
                         struct pd_tokens *out, struct pd_error *error)
 {
     (void)ignored;
-    for (size_t at = 0; at < length;) {
-        bool special = at + 3 <= length && !memcmp(text + at, "<s>", 3) &&
+    out->capacity = out->count + (length < limit ? length : limit) + 1;
+    out->ids = realloc(out->ids, out->capacity * sizeof(*out->ids));
+    for (size_t at = 0; at < length; at++) {
+        bool special = text[at] == '<' && at + 3 <= length && !memcmp(text + at, "<s>", 3) &&
                        !is_literal(literal, literal_count, at) &&
                        !is_literal(literal, literal_count, at + 2);
-        int status;
 
         if ((unsigned char)text[at] == 0xff)
             return pd_fail(error, PD_INVALID, "invalid UTF-8 at byte %zu", at);
-        status = push(out, special ? FAKE_BOS : (unsigned char)text[at], limit, error);
-        if (status != PD_OK)
-            return status;
-        at += special ? 3 : 1;
+        if (out->count >= limit)
+            return pd_fail(error, PD_FULL, "more than %zu tokens", limit);
+        out->ids[out->count++] = special ? FAKE_BOS : (unsigned char)text[at];
+        if (special)
+            at += 2;
     }
     return PD_OK;
 }

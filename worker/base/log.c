@@ -15,6 +15,11 @@ void pd_log_set_level(enum pd_log_level level)
     atomic_store_explicit(&log_level, (int)level, memory_order_relaxed);
 }
 
+bool pd_log_shows(enum pd_log_level level)
+{
+    return (int)level >= atomic_load_explicit(&log_level, memory_order_relaxed);
+}
+
 void pd_log(enum pd_log_level level, const char *room, const char *format, ...)
 {
     static const char *const names[] = {"debug", "info ", "warn ", "error"};
@@ -24,13 +29,13 @@ void pd_log(enum pd_log_level level, const char *room, const char *format, ...)
     va_list args;
     int head, body, end;
 
-    if ((int)level < atomic_load_explicit(&log_level, memory_order_relaxed))
+    if (!pd_log_shows(level))
         return;
     clock_gettime(CLOCK_REALTIME, &now);
     gmtime_r(&now.tv_sec, &utc);
     head = (int)strftime(line, sizeof(line), "%Y-%m-%dT%H:%M:%S", &utc);
-    head += snprintf(line + head, sizeof(line) - (size_t)head, ".%03ldZ %s %s: ",
-                     now.tv_nsec / 1000000, names[level], room);
+    head += snprintf(line + head, sizeof(line) - (size_t)head,
+                     ".%03ldZ %s %s: ", now.tv_nsec / 1000000, names[level], room);
     va_start(args, format);
     body = vsnprintf(line + head, sizeof(line) - (size_t)head - 1, format, args);
     va_end(args);

@@ -7,10 +7,15 @@
 #ifndef PD_LOG_H
 #define PD_LOG_H
 
+#include <stdbool.h>
+
 enum pd_log_level { PD_LOG_DEBUG, PD_LOG_INFO, PD_LOG_WARN, PD_LOG_ERROR };
 
 /* Lines below `level` are dropped. Any thread; default PD_LOG_INFO. */
 void pd_log_set_level(enum pd_log_level level);
+
+/* Whether a line of that level would be written: for lines whose words cost something. Any thread. */
+bool pd_log_shows(enum pd_log_level level);
 
 /* Writes one line; `room` is the part of the house that speaks ("engine", "kvx", ...). Control
  * characters in the message are replaced, so that a peer's text cannot forge a line. Any thread;

@@ -63,6 +63,8 @@ static void log_accepted(const struct pd_request *request)
 {
     char name[PD_REQUEST_NAME];
 
+    if (!pd_log_shows(PD_LOG_DEBUG))
+        return;
     pd_log(PD_LOG_DEBUG, "intake",
            "attach=%llu request=%llu attempt=%u id=%s class=%s tenant=%s accepted: %zu tokens, "
            "at most %u to come",

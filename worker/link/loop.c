@@ -4,9 +4,13 @@
 #include <string.h>
 
 #include "worker/base/clock.h"
+#include "worker/link/locks.h"
 
 /* With nothing to look at the loop still turns over now and then: a deadline on every wait. */
 static const uint64_t longest_wait_ns = 10u * 1000000000u;
+
+/* The loop that this thread runs. */
+static _Thread_local const struct pd_loop *running;
 
 static void wake_done(struct pd_tag *tag, bool ok)
 {
@@ -21,12 +25,14 @@ int pd_loop_create(struct pd_loop *loop, void *owner, void (*woken)(void *owner)
 {
     grpc_slice method = grpc_slice_from_static_string("/wake");
 
+    pd_locks_unwatched();
     memset(loop, 0, sizeof(*loop));
     loop->owner = owner;
     loop->woken = woken;
     loop->tick = tick;
     loop->tick_at_ns = UINT64_MAX;
-    loop->wake_tag = (struct pd_tag){wake_done, loop};
+    loop->last_later = &loop->later;
+    loop->wake_tag = (struct pd_tag){.done = wake_done, .owner = loop};
     loop->queue = grpc_completion_queue_create_for_next(NULL);
     loop->lame = grpc_lame_client_channel_create("wake", GRPC_STATUS_UNAVAILABLE, "wake");
     if (loop->lame)
@@ -40,7 +46,17 @@ int pd_loop_create(struct pd_loop *loop, void *owner, void (*woken)(void *owner)
 
 void pd_loop_wake(struct pd_loop *loop)
 {
-    grpc_call_start_batch(loop->waker, NULL, 0, &loop->wake_tag, NULL);
+    if (running == loop)
+        loop->woken_here = true;
+    else
+        grpc_call_start_batch(loop->waker, NULL, 0, &loop->wake_tag, NULL);
+}
+
+void pd_loop_later(struct pd_loop *loop, struct pd_tag *tag)
+{
+    tag->next = NULL;
+    *loop->last_later = tag;
+    loop->last_later = &tag->next;
 }
 
 void pd_loop_tick_at(struct pd_loop *loop, uint64_t when_ns)
@@ -70,28 +86,47 @@ static void run_tick(struct pd_loop *loop)
     loop->tick(loop->owner, now);
 }
 
-static void handle(grpc_event event)
+/* What is put off again while this runs belongs to the next turn. */
+static void run_later(struct pd_loop *loop)
 {
+    struct pd_tag *tag, *next = loop->later;
+
+    loop->later = NULL;
+    loop->last_later = &loop->later;
+    while ((tag = next)) {
+        next = tag->next;
+        tag->done(tag, true);
+    }
+}
+
+/* One event, what it led to, and what was put off until then. */
+static grpc_completion_type turn(struct pd_loop *loop, gpr_timespec until)
+{
+    bool at_once = loop->woken_here || loop->later;
+    grpc_event event = grpc_completion_queue_next(
+        loop->queue, at_once ? gpr_inf_past(GPR_CLOCK_MONOTONIC) : until, NULL);
     struct pd_tag *tag = event.tag;
 
-    tag->done(tag, event.success);
+    if (event.type == GRPC_OP_COMPLETE)
+        tag->done(tag, event.success);
+    if (loop->woken_here) {
+        loop->woken_here = false;
+        loop->woken(loop->owner);
+    }
+    run_later(loop);
+    return event.type;
 }
 
 void pd_loop_run(struct pd_loop *loop)
 {
-    grpc_event event;
-
+    running = loop;
     while (!loop->stopping) {
-        event = grpc_completion_queue_next(loop->queue, next_deadline(loop), NULL);
-        if (event.type == GRPC_OP_COMPLETE)
-            handle(event);
+        turn(loop, next_deadline(loop));
         run_tick(loop);
     }
-    do {
-        event = grpc_completion_queue_next(loop->queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
-        if (event.type == GRPC_OP_COMPLETE)
-            handle(event);
-    } while (event.type != GRPC_QUEUE_SHUTDOWN);
+    while (turn(loop, gpr_inf_future(GPR_CLOCK_MONOTONIC)) != GRPC_QUEUE_SHUTDOWN)
+        ;
+    running = NULL;
 }
 
 void pd_loop_stop(struct pd_loop *loop)

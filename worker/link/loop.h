@@ -22,6 +22,7 @@
 struct pd_tag {
     void (*done)(struct pd_tag *tag, bool ok);
     void *owner;
+    struct pd_tag *next; /* while it is put off */
 };
 
 struct pd_loop {
@@ -29,7 +30,10 @@ struct pd_loop {
     grpc_channel *lame;
     grpc_call *waker;
     struct pd_tag wake_tag;
-    uint64_t tick_at_ns; /* the loop's thread only */
+    /* The loop's thread only: */
+    uint64_t tick_at_ns;
+    struct pd_tag *later, **last_later;
+    bool woken_here;
     bool stopping;
     void *owner;
     void (*woken)(void *owner);
@@ -40,8 +44,14 @@ struct pd_loop {
 int pd_loop_create(struct pd_loop *loop, void *owner, void (*woken)(void *owner),
                    void (*tick)(void *owner, uint64_t now_ns), struct pd_error *error);
 
-/* Any thread, until pd_loop_destroy. Returns at once; wakes that pile up may become one. */
+/* Any thread, until pd_loop_destroy. Returns at once; wakes that pile up may become one. The loop's own
+ * thread is not interrupted: `woken` runs when what it is doing has returned, in the same turn. */
 void pd_loop_wake(struct pd_loop *loop);
+
+/* Puts a tag off: it is done, with success, at the end of this turn: behind the event that is being
+ * handled and what that has put into the mailbox. Asked for at a turn's end: of the next one. The loop's
+ * thread only; a tag must not be put off twice at once. */
+void pd_loop_later(struct pd_loop *loop, struct pd_tag *tag);
 
 /* Asks for a tick at `when_ns` or before. The loop's thread only. */
 void pd_loop_tick_at(struct pd_loop *loop, uint64_t when_ns);

@@ -348,8 +348,8 @@ int pd_link_create(const struct pd_link_listen *listen, struct pd_link **out,
 
     if (!link)
         return pd_fail(error, PD_NO_MEMORY, "no memory for the link");
-    link->accept_tag = (struct pd_tag){accept_done, link};
-    link->shutdown_tag = (struct pd_tag){shutdown_done, link};
+    link->accept_tag = (struct pd_tag){.done = accept_done, .owner = link};
+    link->shutdown_tag = (struct pd_tag){.done = shutdown_done, .owner = link};
     link->server_is_down = true; /* until it is started */
     pd_scratch_init(&link->scratch, SIZE_MAX);
     pd_scratch_init(&link->inbox, INBOX_BYTES_MAX);

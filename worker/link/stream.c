@@ -82,7 +82,7 @@ static struct pd_stream *stream_new(struct pd_streams *streams, grpc_call *call,
     stream->limits = *limits;
     stream->last = &stream->first;
     for (int i = 0; i < TAGS; i++)
-        stream->tags[i] = (struct pd_tag){handlers[i], stream};
+        stream->tags[i] = (struct pd_tag){.done = handlers[i], .owner = stream};
     grpc_metadata_array_init(&stream->initial);
     grpc_metadata_array_init(&stream->trailing);
     stream->peer_details = grpc_empty_slice();
@@ -154,18 +154,16 @@ static void tag_done(struct pd_stream *stream)
         stream_free(stream);
 }
 
-/* `op` may be NULL: the tag comes back behind all that has happened until now. */
 static void start(struct pd_stream *stream, const grpc_op *op, int tag)
 {
-    grpc_call_error error =
-        grpc_call_start_batch(stream->call, op, op ? 1 : 0, &stream->tags[tag], NULL);
+    grpc_call_error error = grpc_call_start_batch(stream->call, op, 1, &stream->tags[tag], NULL);
 
     if (error == GRPC_CALL_OK) {
         stream->outstanding++;
         return;
     }
     pd_log(PD_LOG_ERROR, "link", "gRPC refuses operation %d with error %d: the stream is cut",
-           op ? (int)op->op : -1, (int)error);
+           (int)op->op, (int)error);
     grpc_call_cancel(stream->call, NULL);
 }
 
@@ -304,13 +302,20 @@ static void deliver(struct pd_stream *stream)
     stream->incoming = NULL;
 }
 
+/* The stream's turn comes again when all that this event led to has been done. */
+static void read_later(struct pd_stream *stream)
+{
+    stream->outstanding++;
+    pd_loop_later(stream->streams->loop, &stream->tags[TAG_READY]);
+}
+
 static void read_done(struct pd_tag *tag, bool ok)
 {
     struct pd_stream *stream = tag->owner;
 
     if (ok && stream->incoming) {
         deliver(stream);
-        start(stream, NULL, TAG_READY);
+        read_later(stream);
     } else if (!stream->client && stream->events) {
         /* The client has half-closed, or the call is cancelled: for a conversation, the same. */
         tell_ended(stream, GRPC_STATUS_OK, "closed by the peer");
@@ -328,7 +333,7 @@ static void ready_done(struct pd_tag *tag, bool ok)
     (void)ok;
     stream->reads_late = !stream->reads_late && stream->first && stream->first->next;
     if (stream->reads_late)
-        start(stream, NULL, TAG_READY);
+        read_later(stream);
     else
         read_next(stream);
     tag_done(stream);

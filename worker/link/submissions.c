@@ -47,15 +47,14 @@ static bool may_begin(const struct pd_attach *attach, const Pd__V1__SubmitPart *
 /* The first part of a submission. NULL: it was refused. */
 static struct pd_attempt_entry *begin(struct pd_attach *attach, const Pd__V1__SubmitPart *part)
 {
-    struct pd_attempt_entry *entry = NULL;
+    struct pd_attempt_entry *entry;
     struct pd_refusal refusal;
     struct pd_job *job = NULL;
+    bool may = may_begin(attach, part, &refusal);
 
     attach->link->counters.submissions++;
-    if (may_begin(attach, part, &refusal)) {
+    if (may)
         job = pd_job_create(attempt_id(attach, part), (size_t)part->total, &attach->link->budget);
-        pd_refuse(&refusal, PD__V1__FAILED__CODE__INTERNAL, "", "out of memory");
-    }
     entry = pd_attempts_add(&attach->attempts, job);
     if (entry) {
         attach->assembling++;
@@ -64,6 +63,8 @@ static struct pd_attempt_entry *begin(struct pd_attach *attach, const Pd__V1__Su
         pd_loop_tick_at(&attach->link->loop, entry->until_ns);
         return entry;
     }
+    if (may)
+        pd_refuse(&refusal, PD__V1__FAILED__CODE__INTERNAL, "", "out of memory");
     if (job)
         pd_job_release(job);
     pd_attach_send_failed(attach, part->request, part->attempt, &refusal);
