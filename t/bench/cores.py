@@ -1,11 +1,11 @@
-"""Gives every worker of a cluster of two a core of its own."""
+"""What the cores can do, and who has them."""
 
 import glob
 import os
 
 
 def pin():
-    """Does nothing where there is one worker, which may use them all."""
+    """Gives every worker of a cluster of two a core of its own. One worker may use them all."""
     cores = sorted(os.sched_getaffinity(0))
     paths = [path for role in ("prefill", "decode", "mixed")
              for path in sorted(glob.glob(f"{os.environ['PD_DIR']}/{role}-*.pid"))]
@@ -16,3 +16,9 @@ def pin():
             pid = int(file.read())
         for thread in os.listdir(f"/proc/{pid}/task"):
             os.sched_setaffinity(int(thread), {core})
+
+
+def multiply_bf16():
+    """Whether workers can be asked for `--matmul-precision bf16`."""
+    with open("/proc/cpuinfo", encoding="ascii") as file:
+        return "amx_bf16" in file.read()

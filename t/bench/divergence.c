@@ -1,10 +1,10 @@
-/* How far products in 12 bits take a model from float32: the mean Kullback-Leibler divergence of the next
+/* How far products with rounded x take a model from float32: the mean Kullback-Leibler divergence of the next
  * token's distribution, over every position of the reference texts, each read as it is. The float32 side is
  * our own, which test_logits holds to within 0.001 of transformers.
  *
- *     divergence MODEL          from the top of the tree
- *     divergence MODEL IDS      of the texts in a file: a JSON list of lists of ids, the second half of each,
- *                               as llama-perplexity looks at its chunks
+ *     divergence MODEL                     from the top of the tree
+ *     divergence MODEL IDS [PRECISION]     of the texts in a file: a JSON list of lists of ids, the second half of
+ *                                          each, as llama-perplexity looks at its chunks; int12 or bf16
  *
  * Prints one line of JSON: positions, the mean, the largest, how often the most likely token differs, at how
  * many positions it is clear (more than MARGIN ahead of the next in float32), and how often it differs there. */
@@ -19,6 +19,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "t/unit/model_run.h"
 
@@ -125,15 +126,18 @@ static void read_texts(struct model_run runs[2], const json_t *texts, float *log
 
 int main(int count, char **arguments)
 {
-    static const enum pd_precision precisions[] = {PD_PRECISION_F32, PD_PRECISION_INT12};
-    json_t *root = json_load_file(count == 3 ? arguments[2] : "t/oracle/logits.json", 0, NULL);
+    const bool bf16 = count == 4 && strcmp(arguments[3], "bf16") == 0;
+    const enum pd_precision precisions[] = {PD_PRECISION_F32,
+                                            bf16 ? PD_PRECISION_BF16 : PD_PRECISION_INT12};
+    json_t *root = json_load_file(count >= 3 ? arguments[2] : "t/oracle/logits.json", 0, NULL);
     const json_t *texts = json_is_array(root) ? root : json_object_get(root, "prompts");
     struct sums sums = {0};
     struct model_run runs[2];
     float *logits[2];
 
-    if (count < 2 || count > 3 || root == NULL) {
-        fprintf(stderr, "usage: divergence MODEL [IDS] (from the top of the tree)\n");
+    if (count < 2 || count > 4 || root == NULL ||
+        (count == 4 && !bf16 && strcmp(arguments[3], "int12") != 0)) {
+        fprintf(stderr, "usage: divergence MODEL [IDS [int12|bf16]] (from the top of the tree)\n");
         return 2;
     }
     for (int i = 0; i < 2; i++) {
