@@ -95,7 +95,7 @@ static int allocate_shared(struct pd_buffer *buffer)
         return pd_device_fail(buffer->object.device, PD_KERNEL_NO_MEMORY,
                               "cannot reserve a KV pool of %zu bytes: %s", asked, strerror(errno));
     madvise(buffer->host, buffer->bytes, MADV_HUGEPAGE); /* a wish */
-    buffer->pages = pd_pages_watch(buffer->host, buffer->bytes,
+    buffer->pages = pd_pages_watch(buffer->fd, buffer->host, buffer->bytes,
                                    &((const struct pd_host *)buffer->object.device)->progress);
     return PD_KERNEL_OK;
 }

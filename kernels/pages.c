@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25
@@ -15,11 +16,11 @@
 static const size_t REGION = (size_t)2 << 20, PAGE = 4096;
 
 enum {
-    PAUSE_MS = 50,  /* between two looks, which take about a tenth of a millisecond, */
-    LOOKED_AT = 64, /* with so many regions each, */
-    MADE = 4,       /* so many of which are made huge at most */
-    TRIES = 3,      /* after so many failures a region stays as it is: someone holds its pages */
-    SAMPLES = 16,   /* pages of a region that tell whether something lies there */
+    SHORTEST_MS =
+        12, /* pause after a region became huge: the thread takes a tenth of a core at most */
+    LONGEST_MS = 800, /* pause where there was nothing to do for long */
+    SEEKS = 1024,     /* in one look, each less than a microsecond */
+    TRIES = 3,        /* after so many failures a region stays as it is: someone holds its pages */
 };
 
 struct pd_pages {
@@ -27,6 +28,7 @@ struct pd_pages {
     pthread_mutex_t lock; /* guards `stopping` */
     pthread_cond_t stop;
     bool stopping;
+    int fd;
     uint8_t *memory;
     const _Atomic uint64_t *clock;
     size_t regions, undone;
@@ -62,48 +64,47 @@ void *pd_pages_map(int fd, size_t bytes, int protection)
     return memory;
 }
 
-static bool holds_something(const uint8_t *region)
+static bool make_huge(struct pd_pages *pages, size_t region)
 {
-    unsigned char present = 0;
+    bool made = madvise(pages->memory + region * REGION, REGION, MADV_COLLAPSE) == 0;
 
-    for (size_t i = 0; i < SAMPLES && present == 0; i++) {
-        if (mincore((void *)(region + i * (REGION / SAMPLES)), PAGE, &present) != 0)
-            return false;
-        present &= 1;
-    }
-    return present != 0;
+    if (made)
+        pages->tries[region] = 0;
+    else
+        pages->tries[region]--;
+    pages->undone -= pages->tries[region] == 0;
+    return made;
 }
 
-/* Looks at the regions from *at on, goes on after the last with the first. Returns how many were looked at. */
-static size_t look(struct pd_pages *pages, size_t *at, size_t most)
+/* Looks for the next region in which something lies, from *at on, and makes it huge. Returns whether it did. */
+static bool look(struct pd_pages *pages, size_t *at)
 {
-    size_t seen = 0;
+    for (int seeks = 0; *at < pages->regions && seeks < SEEKS; ++*at) {
+        off_t data;
 
-    for (int made = 0; seen < most && seen < LOOKED_AT && made < MADE; seen++) {
-        size_t i = *at;
-        uint8_t *region = pages->memory + i * REGION;
-
-        *at = (i + 1) % pages->regions;
-        if (pages->tries[i] == 0 || !holds_something(region))
+        if (pages->tries[*at] == 0)
             continue;
-        made++;
-        if (madvise(region, REGION, MADV_COLLAPSE) == 0)
-            pages->tries[i] = 0;
-        else
-            pages->tries[i]--;
-        pages->undone -= pages->tries[i] == 0;
+        seeks++;
+        data = lseek(pages->fd, (off_t)(*at * REGION), SEEK_DATA);
+        if (data < 0) { /* nothing lies behind */
+            *at = pages->regions;
+            break;
+        }
+        *at = (size_t)data / REGION;
+        if (*at < pages->regions && pages->tries[*at] > 0)
+            return make_huge(pages, (*at)++);
     }
-    return seen;
+    return false;
 }
 
 /* Returns whether to go on. */
-static bool pause_or_stop(struct pd_pages *pages)
+static bool pause_or_stop(struct pd_pages *pages, int ms)
 {
     struct timespec until;
     bool stopping;
 
     clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += PAUSE_MS * 1000000L;
+    until.tv_nsec += ms * 1000000L;
     if (until.tv_nsec >= 1000000000L) {
         until.tv_nsec -= 1000000000L;
         until.tv_sec++;
@@ -117,22 +118,31 @@ static bool pause_or_stop(struct pd_pages *pages)
     return !stopping;
 }
 
-/* When the clock has moved, every region is due for a look. */
+static bool has_moved(const struct pd_pages *pages, uint64_t *seen)
+{
+    uint64_t before = *seen;
+
+    if (pages->clock == NULL)
+        return true;
+    *seen = atomic_load_explicit(pages->clock, memory_order_relaxed);
+    return *seen != before;
+}
+
+/* From the first region to the last, in as many looks as that takes; and again when the clock has moved. */
 static void *main_loop(void *argument)
 {
     struct pd_pages *pages = argument;
-    size_t at = 0, due = pages->regions;
+    size_t at = 0;
     uint64_t seen = 0;
+    int pause_ms = SHORTEST_MS;
 
     pthread_setname_np(pthread_self(), "pages");
-    while (pages->undone > 0 && pause_or_stop(pages)) {
-        if (pages->clock == NULL) {
-            due = pages->regions;
-        } else if (atomic_load_explicit(pages->clock, memory_order_relaxed) != seen) {
-            seen = atomic_load_explicit(pages->clock, memory_order_relaxed);
-            due = pages->regions;
-        }
-        due -= look(pages, &at, due);
+    while (pages->undone > 0 && pause_or_stop(pages, pause_ms)) {
+        if (at >= pages->regions && has_moved(pages, &seen))
+            at = 0;
+        pause_ms = look(pages, &at) ? SHORTEST_MS : 2 * pause_ms;
+        if (pause_ms > LONGEST_MS)
+            pause_ms = LONGEST_MS;
     }
     return NULL;
 }
@@ -164,7 +174,7 @@ static bool start(struct pd_pages *pages)
     return started;
 }
 
-struct pd_pages *pd_pages_watch(void *memory, size_t bytes, const _Atomic uint64_t *clock)
+struct pd_pages *pd_pages_watch(int fd, void *memory, size_t bytes, const _Atomic uint64_t *clock)
 {
     size_t regions = bytes / REGION;
     struct pd_pages *pages;
@@ -174,6 +184,7 @@ struct pd_pages *pd_pages_watch(void *memory, size_t bytes, const _Atomic uint64
     pages = calloc(1, sizeof(*pages) + regions);
     if (pages == NULL)
         return NULL;
+    pages->fd = fd;
     pages->memory = memory;
     pages->clock = clock;
     pages->regions = pages->undone = regions;

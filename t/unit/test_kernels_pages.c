@@ -67,13 +67,28 @@ static void test_maps_where_a_huge_page_can_begin(void **state)
     unmap_memory(memory);
 }
 
-/* One page of the second region is written, and goes on being written while the region becomes huge. */
+/* Writes `word` again and again until the file takes so many regions. */
+static void write_until(struct memory *memory, volatile uint64_t *word, _Atomic uint64_t *clock,
+                        int regions)
+{
+    for (int i = 0; i < 2000 && taken(memory) < regions * (REGION / 1024); i++) {
+        uint64_t before = *word;
+
+        *word = before + 1;
+        assert_int_equal(*word, before + 1);
+        atomic_fetch_add(clock, 1);
+        pause_a_little();
+    }
+    assert_int_equal(taken(memory), regions * (REGION / 1024));
+}
+
+/* One page of the second region is written, and goes on being written while the region becomes huge; then one of the
+ * fourth, behind a huge one and an empty one. */
 static void test_only_what_was_written_grows(void **state)
 {
     struct memory memory = map_memory();
     _Atomic uint64_t clock = 0;
-    struct pd_pages *pages = pd_pages_watch(memory.at, memory.bytes, &clock);
-    volatile uint64_t *word = (uint64_t *)(memory.at + REGION + 4096 * 32);
+    struct pd_pages *pages = pd_pages_watch(memory.fd, memory.at, memory.bytes, &clock);
 
     (void)state;
     if (pages == NULL) {
@@ -81,15 +96,8 @@ static void test_only_what_was_written_grows(void **state)
         skip(); /* the system cannot */
     }
     memset(memory.at + REGION, 0x5a, 4096);
-    for (int i = 0; i < 2000 && taken(&memory) < REGION / 1024; i++) {
-        uint64_t before = *word;
-
-        *word = before + 1;
-        assert_int_equal(*word, before + 1);
-        atomic_fetch_add(&clock, 1);
-        pause_a_little();
-    }
-    assert_int_equal(taken(&memory), REGION / 1024);
+    write_until(&memory, (uint64_t *)(memory.at + REGION + 4096 * 32), &clock, 1);
+    write_until(&memory, (uint64_t *)(memory.at + 3 * (size_t)REGION + 4096 * 500), &clock, 2);
     for (size_t i = 0; i < 4096; i++)
         assert_int_equal(memory.at[REGION + i], 0x5a);
     assert_int_equal(memory.at[REGION + 4096], 0);
@@ -101,7 +109,7 @@ static void test_looks_only_when_the_clock_has_moved(void **state)
 {
     struct memory memory = map_memory();
     _Atomic uint64_t clock = 0;
-    struct pd_pages *pages = pd_pages_watch(memory.at, memory.bytes, &clock);
+    struct pd_pages *pages = pd_pages_watch(memory.fd, memory.at, memory.bytes, &clock);
 
     (void)state;
     for (int i = 0; i < 20; i++) /* the first look, at empty memory */
@@ -119,8 +127,8 @@ static void test_refuses_what_cannot_be_huge(void **state)
     struct memory memory = map_memory();
 
     (void)state;
-    assert_null(pd_pages_watch(memory.at, REGION - 1, NULL));
-    assert_null(pd_pages_watch(memory.at + 4096, REGION, NULL));
+    assert_null(pd_pages_watch(memory.fd, memory.at, REGION - 1, NULL));
+    assert_null(pd_pages_watch(memory.fd, memory.at + 4096, REGION, NULL));
     pd_pages_release(NULL);
     unmap_memory(memory);
 }
