@@ -216,7 +216,7 @@ static void cpu_describe(const struct pd_device *device, struct pd_device_info *
     const struct pd_cpu *cpu = (const struct pd_cpu *)device;
 
     snprintf(info->name, sizeof(info->name), "cpu, %s, %d threads", cpu->isa, cpu->host.threads);
-    snprintf(info->numerics, sizeof(info->numerics), "cpu/3 %s %s split=%d%s",
+    snprintf(info->numerics, sizeof(info->numerics), "cpu/4 %s %s split=%d%s",
              precisions[cpu->precision], cpu->path->numerics, PD_CPU_SPLIT,
              cpu->attend == cpu->path->attend ? "" : " attention=bf16");
     snprintf(info->packing, sizeof(info->packing), "%s", pd_cpu_packing(cpu->precision));

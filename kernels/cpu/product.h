@@ -57,11 +57,13 @@ static void pack_tile(const float *x, int cols, int tokens, int first, int n, fl
 
 /* ---- the end of a panel ---------------------------------------------------------------------- */
 
+/* gate / (1 + e^-gate). Beyond 86 the exponential counts for nothing, below -86 the result does. */
 INLINE lanes silu(lanes gate)
 {
-    lanes one = lanes_set(1);
+    lanes power = lanes_sub(lanes_set(0), gate);
 
-    return lanes_div(gate, lanes_add(one, lanes_exp(lanes_sub(lanes_set(0), gate))));
+    power = lanes_max(lanes_set(-86), lanes_min(lanes_set(86), power));
+    return lanes_mul(gate, lanes_inverse(lanes_add(lanes_set(1), lanes_exp_within(power))));
 }
 
 /* Up to 16 outputs of one token. */
