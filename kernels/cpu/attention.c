@@ -1,6 +1,6 @@
 /* Who attends to what: the step's attention as items that threads take one by one.
  *
- *     prefill   a tile of about 48 (token, head) rows, all keys          one item per KV head
+ *     prefill   a tile of 48 or 96 (token, head) rows, all keys          one item per KV head
  *     decode    one tile: all keys, or, where that would leave threads
  *               idle, one split of 128 keys per item, merged afterwards
  *
@@ -29,6 +29,7 @@ struct shared {
 struct pd_cpu_attention {
     struct pd_cpu_attention *next;
     int heads, kv_heads, head_dim;
+    int query_rows; /* as pd_cpu has it */
     int item_count, item_limit, shared_count, shared_limit;
     struct item *items;
     struct shared *shares;
@@ -46,7 +47,7 @@ static int group_of(const struct pd_cpu_attention *attention)
 
 static int tile_tokens(const struct pd_cpu_attention *attention)
 {
-    return pd_cpu_query_rows(group_of(attention)) / group_of(attention);
+    return pd_cpu_query_rows(attention->query_rows, group_of(attention)) / group_of(attention);
 }
 
 static int splits_of(int keys)
@@ -101,6 +102,7 @@ int pd_cpu_attention_prepare(struct pd_graph *graph, struct pd_cpu_plan *plan)
         attention->heads = shape->heads;
         attention->kv_heads = shape->kv_heads;
         attention->head_dim = shape->head_dim;
+        attention->query_rows = ((const struct pd_cpu *)graph->object.device)->query_rows;
         attention->next = plan->attentions;
         plan->attentions = attention;
         if (!allocate(attention, options))
@@ -124,8 +126,8 @@ void pd_cpu_attention_release(struct pd_cpu_plan *plan)
 
 size_t pd_cpu_attention_scratch(const struct pd_cpu *cpu, const struct pd_op *op)
 {
-    (void)cpu;
-    return pd_cpu_query_scratch(op->shape.heads / op->shape.kv_heads, op->shape.head_dim);
+    return pd_cpu_query_scratch(cpu->query_rows, op->shape.heads / op->shape.kv_heads,
+                                op->shape.head_dim);
 }
 
 /* ---- dividing a step ------------------------------------------------------------------------- */

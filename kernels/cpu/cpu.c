@@ -135,9 +135,12 @@ static bool choose_precision(const struct isa *isa, struct pd_cpu *cpu, enum pd_
 #endif
     cpu->precision = asked;
     cpu->attend = isa->path->attend;
+    cpu->query_rows = PD_CPU_QUERY_ROWS;
 #if defined(__x86_64__)
-    if (bf16 && asked != PD_PRECISION_F32)
+    if (bf16 && asked != PD_PRECISION_F32) {
         cpu->attend = pd_cpu_attend_bf16;
+        cpu->query_rows = PD_CPU_QUERY_ROWS_BF16;
+    }
 #endif
     if (asked == PD_PRECISION_INT12)
         cpu->narrow = isa->integer;

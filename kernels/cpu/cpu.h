@@ -12,6 +12,7 @@ struct pd_cpu {
     enum pd_precision precision;        /* not AUTO */
     const struct pd_cpu_narrow *narrow; /* NULL: all products take f32 */
     pd_cpu_attend *attend;
+    int query_rows; /* that a tile of queries has at most, as a rule */
     struct pd_weight_arena *arena;
 };
 

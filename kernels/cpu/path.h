@@ -129,8 +129,10 @@ enum {
     PD_CPU_BEHIND = 16,     /* tokens */
     PD_CPU_STRETCH = 4,     /* blocks unpacked at a time */
     PD_CPU_ROUND_ALONE = 2, /* up to so many tokens, rounding x twice is cheaper than a barrier */
-    PD_CPU_SPLIT = 128,     /* keys whose softmax is computed at once: part of the numerics */
-    PD_CPU_RUN = 512,       /* values whose exponentials are summed at once: part of the numerics */
+    PD_CPU_QUERY_ROWS = 48, /* of a tile of queries, */
+    PD_CPU_QUERY_ROWS_BF16 = 96, /* which take their keys and values converted */
+    PD_CPU_SPLIT = 128,          /* keys whose softmax is computed at once: part of the numerics */
+    PD_CPU_RUN = 512, /* values whose exponentials are summed at once: part of the numerics */
 };
 
 /* Rounded x of integers: chunks of tokens, the last of fewer, each [block][token], so that what is read at a
@@ -184,17 +186,17 @@ static inline int pd_cpu_tile(int tokens, int tiles, int i)
     return (int)((int64_t)tokens * i / tiles);
 }
 
-/* Rows (tokens times heads of a group) of a query tile, and its tokens. */
-static inline int pd_cpu_query_rows(int group)
+/* Rows (tokens times heads of a group) of a query tile that has `most` as a rule. */
+static inline int pd_cpu_query_rows(int most, int group)
 {
-    return group > 48 ? group : 48 / group * group;
+    return group > most ? group : most / group * group;
 }
 
 /* For attend(): packed queries, scores, weighted sums, states; keys and values of a split. Tiles take sixteen
  * rows at a time. */
-static inline size_t pd_cpu_query_scratch(int group, int head_dim)
+static inline size_t pd_cpu_query_scratch(int most, int group, int head_dim)
 {
-    size_t rows = ((size_t)pd_cpu_query_rows(group) + 15) / 16 * 16,
+    size_t rows = ((size_t)pd_cpu_query_rows(most, group) + 15) / 16 * 16,
            dim = ((size_t)head_dim + PANEL - 1) / PANEL * PANEL;
 
     return rows * dim + rows * PD_CPU_SPLIT + rows * dim + rows * pd_cpu_state_floats(head_dim) +

@@ -68,7 +68,7 @@ static void build(struct stage *stage, const struct shape *shape)
     numbers = (size_t)(2 * blocks * 2 * shape->block * shape->dim);
     stage->buffer.host = calloc(numbers, 4);
     stage->q = calloc((size_t)(TOKENS * shape->group * shape->dim), sizeof(float));
-    stage->scratch_floats = pd_cpu_query_scratch(shape->group, shape->dim);
+    stage->scratch_floats = pd_cpu_query_scratch(PD_CPU_QUERY_ROWS_BF16, shape->group, shape->dim);
     stage->scratch = aligned_alloc(64, (stage->scratch_floats * sizeof(float) + 63) / 64 * 64);
     assert_true(stage->buffer.host != NULL && stage->q != NULL && stage->scratch != NULL);
     for (size_t i = 0; i < numbers; i++)
@@ -152,7 +152,7 @@ static void test_tiles_change_no_bit(void **state)
     if (!pd_rig_has("amx", PD_PRECISION_BF16))
         skip();
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
-        int most = pd_cpu_query_rows(shapes[i].group) / shapes[i].group;
+        int most = pd_cpu_query_rows(PD_CPU_QUERY_ROWS_BF16, shapes[i].group) / shapes[i].group;
         size_t bytes = (size_t)(TOKENS * shapes[i].group * shapes[i].dim) * sizeof(float);
 
         build(&stage, &shapes[i]);
