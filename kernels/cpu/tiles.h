@@ -14,7 +14,16 @@ struct pd_cpu_tiles {
 };
 
 /* Tiles of 16 rows of 64 bytes. */
-struct pd_cpu_tiles pd_cpu_tiles_whole(void);
+static inline struct pd_cpu_tiles pd_cpu_tiles_whole(void)
+{
+    struct pd_cpu_tiles tiles = {.palette = 1};
+
+    for (int i = 0; i < TILE_COUNT; i++) {
+        tiles.row_bytes[i] = TILE_BYTES;
+        tiles.rows[i] = TILE_ROWS;
+    }
+    return tiles;
+}
 
 /* Gives this thread's tiles these shapes, and clears them, unless they have them already. */
 void pd_cpu_tiles_configure(const struct pd_cpu_tiles *tiles);

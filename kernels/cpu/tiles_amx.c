@@ -3,17 +3,6 @@
 
 #include "kernels/cpu/tiles.h"
 
-struct pd_cpu_tiles pd_cpu_tiles_whole(void)
-{
-    struct pd_cpu_tiles tiles = {.palette = 1};
-
-    for (int i = 0; i < TILE_COUNT; i++) {
-        tiles.row_bytes[i] = TILE_BYTES;
-        tiles.rows[i] = TILE_ROWS;
-    }
-    return tiles;
-}
-
 void pd_cpu_tiles_configure(const struct pd_cpu_tiles *tiles)
 {
     static _Thread_local struct pd_cpu_tiles configured;
