@@ -17,7 +17,8 @@
  *
  * A number of f16 becomes one of bf16, 2^-112 as great, when its bits move by three: exponents of both begin at
  * nothing. So queries and weights are 2^100 as great where the pool is of f16, and results 2^12 as great. What is
- * too small for a normal f16 (6e-5) counts as zero. */
+ * too small for a normal f16 (6e-5) counts as zero. Infinities and what is no number would become numbers: where one was
+ * loaded, nothing that the rows make of it is one. */
 #include "kernels/cpu/keys.h"
 #include "kernels/cpu/states.h"
 #include "kernels/cpu/tiles.h"
@@ -67,6 +68,7 @@ struct attend {
     float *sums;       /* [run][2][width][16 dimensions] */
     float *states;     /* [rows][state_floats] */
     struct located at; /* the split's keys */
+    __m512i greatest;  /* the greatest magnitudes loaded, as bits of f16 */
 };
 
 INLINE __m512i bits_of(lanes a)
@@ -87,7 +89,7 @@ INLINE __m512i both_halves(lanes low, lanes high)
 }
 
 /* A run of a row's numbers, `mask` says which there are; zeros elsewhere. */
-INLINE __m512i load_run(enum pd_dtype type, const uint8_t *from, __mmask32 mask)
+INLINE __m512i load_run(enum pd_dtype type, const uint8_t *from, __mmask32 mask, __m512i *greatest)
 {
     __m512i bits;
 
@@ -97,6 +99,7 @@ INLINE __m512i load_run(enum pd_dtype type, const uint8_t *from, __mmask32 mask)
     bits = _mm512_maskz_loadu_epi16(mask, from);
     if (type == PD_BF16)
         return bits;
+    *greatest = _mm512_max_epu16(*greatest, _mm512_and_si512(bits, _mm512_set1_epi16(0x7fff)));
     bits = _mm512_srai_epi16(_mm512_add_epi16(bits, _mm512_set1_epi16(4)), 3);
     return _mm512_and_si512(bits, _mm512_set1_epi16((short)0x8fff));
 }
@@ -111,18 +114,19 @@ INLINE __mmask32 mask_of(const struct attend *a, int d)
 
 /* Loads a run of a key's or value's numbers and starts to load that of another. */
 INLINE __m512i load_and_fetch(enum pd_dtype type, const uint8_t *from, __mmask32 mask,
-                              const uint8_t *ahead)
+                              const uint8_t *ahead, __m512i *greatest)
 {
     __builtin_prefetch(ahead, 0, 2);
     if (type == PD_F32)
         __builtin_prefetch(ahead + 64, 0, 2);
-    return load_run(type, from, mask);
+    return load_run(type, from, mask, greatest);
 }
 
 /* Keys of run k, to place `to`. */
 INLINE void load_key_run(enum pd_dtype type, struct attend *a, int k, int to)
 {
     const int runs = a->runs;
+    __m512i greatest = a->greatest;
 
     for (int d = 0; d < runs; d++) {
         const size_t at = (size_t)d * RUN * (type == PD_F32 ? 4 : 2);
@@ -134,9 +138,10 @@ INLINE void load_key_run(enum pd_dtype type, struct attend *a, int k, int to)
         for (; key < end; key += 4, ahead += 4) {
 #pragma GCC unroll 4
             for (int i = 0; i < 4; i++, out += runs)
-                *out = load_and_fetch(type, key[i] + at, mask, ahead[i] + at);
+                *out = load_and_fetch(type, key[i] + at, mask, ahead[i] + at, &greatest);
         }
     }
+    a->greatest = greatest;
     memory_is_used();
 }
 
@@ -153,6 +158,7 @@ INLINE void load_value_run(enum pd_dtype type, struct attend *a, int k, int to, 
 {
     const uint8_t *const *keys = a->at.key + k * RUN, *const *ahead = a->at.ahead + k * RUN;
     const int runs = a->runs;
+    __m512i greatest = a->greatest;
 
     for (int d = 0; d < runs; d++) {
         const size_t at = a->at.tile + (size_t)d * RUN * (type == PD_F32 ? 4 : 2);
@@ -165,11 +171,13 @@ INLINE void load_value_run(enum pd_dtype type, struct attend *a, int k, int to, 
             const __mmask32 first = all || j < count ? mask : 0;
             const __mmask32 second = all || j + PAIRS < count ? mask : 0;
 
-            put_pair(load_and_fetch(type, keys[j] + at, first, ahead[j] + at),
-                     load_and_fetch(type, keys[j + PAIRS] + at, second, ahead[j + PAIRS] + at),
+            put_pair(load_and_fetch(type, keys[j] + at, first, ahead[j] + at, &greatest),
+                     load_and_fetch(type, keys[j + PAIRS] + at, second, ahead[j + PAIRS] + at,
+                                    &greatest),
                      out + i);
         }
     }
+    a->greatest = greatest;
     memory_is_used();
 }
 
@@ -617,6 +625,7 @@ static void start(struct attend *a, struct pd_cpu_query *query, float *scratch)
     a->width = a->rows <= FEW ? FEW : GROUP;
     a->runs = (a->dim + RUN - 1) / RUN;
     a->size = kv_size(query->pool);
+    a->greatest = _mm512_setzero_si512();
     numbers = (size_t)(PD_CPU_SPLIT * a->runs * RUN);
     a->scores = scratch;
     a->sums = a->scores + PD_CPU_SPLIT * a->width;
@@ -654,6 +663,14 @@ static void attend_to_group(struct attend *a, int g, int first, int count)
     add_split(a, g, greatest, totals);
 }
 
+/* Whether an f16 was loaded that is no number. */
+static bool loaded_strange(const struct attend *a)
+{
+    const __m512i infinity = _mm512_set1_epi16(0x7c00);
+
+    return _mm512_cmpge_epu16_mask(a->greatest, infinity) != 0;
+}
+
 void pd_cpu_attend_bf16(struct pd_cpu_query *query, struct pd_cpu_query *next, float *scratch)
 {
     int keys = keys_of(query);
@@ -674,6 +691,8 @@ void pd_cpu_attend_bf16(struct pd_cpu_query *query, struct pd_cpu_query *next, f
         for (int g = 0; g < a.groups; g++)
             attend_to_group(&a, g, first, count);
     }
+    for (int r = 0; loaded_strange(&a) && r < a.rows; r++)
+        row_state(query, a.states, a.group, r)[1] = NAN;
     for (int r = 0; query->states == NULL && r < a.rows; r++)
         finish_state(row_state(query, a.states, a.group, r), a.dim, row_out(query, a.group, r));
 }

@@ -173,10 +173,64 @@ static void test_tiles_change_no_bit(void **state)
     }
 }
 
+/* What is no number, in a key or a value, makes none of what comes behind it; nor does it of a query, and of no
+ * other. (An infinite key may be infinitely far from a query, and then not count.) */
+static void check_strange(const struct shape *shape, float strange, bool value)
+{
+    static float out[TOKENS * GROUP_MOST * DIM_MOST];
+    static struct stage stage;
+    int at = KEYS - TOKENS / 2, row = shape->group * shape->dim;
+    int64_t tile;
+
+    build(&stage, shape);
+    tile = pd_kv_tile(&stage.pool, 0, 1, stage.blocks[at / shape->block], 0) +
+           (at % shape->block + (value ? shape->block : 0)) * shape->dim;
+    set_number(shape->type, stage.buffer.host, (size_t)tile + 5, strange);
+    compute(&stage, 1, out);
+    for (int t = 0; t < TOKENS; t++) {
+        int position = KEYS - TOKENS + t;
+        bool sees = position >= at; /* or saw, before it left the window */
+
+        for (int i = 0; i < row; i += shape->dim) {
+            int finite = 0;
+
+            for (int d = 0; d < shape->dim; d++)
+                finite += isfinite(out[t * row + i + d]) != 0;
+            if (sees && (shape->window > 0 || (!value && isinf(strange) && shape->type != PD_F16)))
+                continue;
+            if (sees ? finite == shape->dim : finite < shape->dim)
+                fail_msg("%g as a %s: token %d has %d numbers", (double)strange,
+                         value ? "value" : "key", t, finite);
+        }
+    }
+    stage.q[7 * row + 3] = strange;
+    set_number(shape->type, stage.buffer.host, (size_t)tile + 5, 1);
+    compute(&stage, 5, out);
+    for (int t = 0; t < TOKENS; t++)
+        assert_true(!isfinite(out[t * row]) == (t == 7));
+    demolish(&stage);
+}
+
+static void test_what_is_no_number_makes_none(void **state)
+{
+    static const float strange[] = {NAN, -NAN, INFINITY, -INFINITY};
+
+    (void)state;
+    if (!pd_rig_has("amx", PD_PRECISION_BF16))
+        skip();
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+        for (int j = 0; j < 4; j++) {
+            check_strange(&shapes[i], strange[j], false);
+            check_strange(&shapes[i], strange[j], true);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tiles_change_no_bit),
+        cmocka_unit_test(test_what_is_no_number_makes_none),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
