@@ -17,8 +17,8 @@
  *
  * A number of f16 becomes one of bf16, 2^-112 as great, when its bits move by three: exponents of both begin at
  * nothing. So queries and weights are 2^100 as great where the pool is of f16, and results 2^12 as great. What is
- * too small for a normal f16 (6e-5) counts as zero. Infinities and what is no number would become numbers: where one was
- * loaded, nothing that the rows make of it is one. */
+ * too small for a normal f16 (6e-5) counts as zero. Infinities and what is no number would become numbers: so when one
+ * was loaded, the rows that see it are told apart, and nothing that they make of it is a number. */
 #include "kernels/cpu/keys.h"
 #include "kernels/cpu/states.h"
 #include "kernels/cpu/tiles.h"
@@ -59,7 +59,6 @@ struct attend {
     const struct unit *unit;
     int group, rows, groups, dim, runs; /* runs of dimensions */
     int width;                          /* rows that a group has room for: FEW or GROUP */
-    size_t size;                        /* bytes of a number in the pool */
     uint16_t *queries;                  /* [group][run][16 pairs of dimensions][width] pairs */
     uint16_t *keys;                     /* [SPLIT][run][RUN]; of one group, [RING][run][RUN] */
     uint16_t *values;  /* [SPLIT / RUN][run][2][pair of keys][16 dimensions] pairs; or of RING */
@@ -68,7 +67,7 @@ struct attend {
     float *sums;       /* [run][2][width][16 dimensions] */
     float *states;     /* [rows][state_floats] */
     struct located at; /* the split's keys */
-    __m512i greatest;  /* the greatest magnitudes loaded, as bits of f16 */
+    __m512i greatest;  /* the split's greatest magnitudes, as bits of f16 */
 };
 
 INLINE __m512i bits_of(lanes a)
@@ -516,6 +515,7 @@ INLINE void sum_alone_tiles(struct attend *a, int runs, int count, int tiles)
         if (k + 1 < runs)
             load_values(a, k + 1, (k + 1) % 2, count - (k + 1) * RUN);
         add_run(a, k, k % 2, 0, tiles);
+        memory_is_used(); /* its place is that of the run after the next */
     }
     store_sums(a, 0, tiles);
 }
@@ -624,8 +624,6 @@ static void start(struct attend *a, struct pd_cpu_query *query, float *scratch)
     a->groups = (a->rows + GROUP - 1) / GROUP;
     a->width = a->rows <= FEW ? FEW : GROUP;
     a->runs = (a->dim + RUN - 1) / RUN;
-    a->size = kv_size(query->pool);
-    a->greatest = _mm512_setzero_si512();
     numbers = (size_t)(PD_CPU_SPLIT * a->runs * RUN);
     a->scores = scratch;
     a->sums = a->scores + PD_CPU_SPLIT * a->width;
@@ -663,12 +661,46 @@ static void attend_to_group(struct attend *a, int g, int first, int count)
     add_split(a, g, greatest, totals);
 }
 
-/* Whether an f16 was loaded that is no number. */
-static bool loaded_strange(const struct attend *a)
-{
-    const __m512i infinity = _mm512_set1_epi16(0x7c00);
+/* ---- what is no number ----------------------------------------------------------------------- */
 
-    return _mm512_cmpge_epu16_mask(a->greatest, infinity) != 0;
+enum { F16_INFINITY = 0x7c00 };
+
+static bool is_strange(const uint8_t *numbers, int count)
+{
+    const uint16_t *bits = (const uint16_t *)numbers;
+    bool strange = false;
+
+    for (int i = 0; i < count; i++)
+        strange = strange || (bits[i] & 0x7fff) >= F16_INFINITY;
+    return strange;
+}
+
+/* A row makes no number of one that is none, where it sees it, and only there: it does not matter who else is in the
+ * tile. To the others the key is hidden, and its weight 0. */
+static void mark_rows(const struct attend *a, int position)
+{
+    const struct pd_cpu_query *query = a->query;
+    int window = query->shape->window;
+
+    for (int r = 0; r < a->rows; r++) {
+        int own = query->position + r / a->group;
+
+        if (position <= own && (window <= 0 || position > own - window))
+            row_state(query, a->states, a->group, r)[1] = NAN;
+    }
+}
+
+/* Looks for it in a split that has been added, if there is any. */
+static void mark_strange(const struct attend *a, int first, int count)
+{
+    const __m512i infinity = _mm512_set1_epi16(F16_INFINITY);
+
+    if (_mm512_cmpge_epu16_mask(a->greatest, infinity) == 0)
+        return;
+    for (int j = 0; j < count; j++) {
+        if (is_strange(a->at.key[j], a->dim) || is_strange(a->at.key[j] + a->at.tile, a->dim))
+            mark_rows(a, first + j);
+    }
 }
 
 void pd_cpu_attend_bf16(struct pd_cpu_query *query, struct pd_cpu_query *next, float *scratch)
@@ -684,15 +716,15 @@ void pd_cpu_attend_bf16(struct pd_cpu_query *query, struct pd_cpu_query *next, f
         int count = keys - first < PD_CPU_SPLIT ? keys - first : PD_CPU_SPLIT;
 
         locate(query, next, first, count, &a.at);
+        a.greatest = _mm512_setzero_si512();
         for (int k = 0; a.groups > 1 && k * RUN < count; k++) {
             load_keys(&a, k, k);
             load_values(&a, k, k, count - k * RUN);
         }
         for (int g = 0; g < a.groups; g++)
             attend_to_group(&a, g, first, count);
+        mark_strange(&a, first, count);
     }
-    for (int r = 0; loaded_strange(&a) && r < a.rows; r++)
-        row_state(query, a.states, a.group, r)[1] = NAN;
     for (int r = 0; query->states == NULL && r < a.rows; r++)
         finish_state(row_state(query, a.states, a.group, r), a.dim, row_out(query, a.group, r));
 }

@@ -173,30 +173,49 @@ static void test_tiles_change_no_bit(void **state)
     }
 }
 
+static bool same_numbers(const float *a, const float *b, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (isfinite(a[i]) ? memcmp(a + i, b + i, sizeof(*a)) != 0 : isfinite(b[i]))
+            return false;
+    }
+    return true;
+}
+
 /* What is no number, in a key or a value, makes none of what comes behind it; nor does it of a query, and of no
- * other. (An infinite key may be infinitely far from a query, and then not count.) */
+ * other. (In f32 and bf16 an infinite key may be infinitely far from a query, and then not count; and what has
+ * left a window, times 0, may still be none.) */
 static void check_strange(const struct shape *shape, float strange, bool value)
 {
-    static float out[TOKENS * GROUP_MOST * DIM_MOST];
+    static float out[TOKENS * GROUP_MOST * DIM_MOST], same[TOKENS * GROUP_MOST * DIM_MOST];
     static struct stage stage;
     int at = KEYS - TOKENS / 2, row = shape->group * shape->dim;
     int64_t tile;
+
+    int group = shape->group, most = pd_cpu_query_rows(PD_CPU_QUERY_ROWS_BF16, group) / group;
 
     build(&stage, shape);
     tile = pd_kv_tile(&stage.pool, 0, 1, stage.blocks[at / shape->block], 0) +
            (at % shape->block + (value ? shape->block : 0)) * shape->dim;
     set_number(shape->type, stage.buffer.host, (size_t)tile + 5, strange);
     compute(&stage, 1, out);
+    if (shape->type == PD_F16) { /* numbers of others are theirs, whoever is in the tile */
+        compute(&stage, most < 5 ? most : 5, same);
+        assert_true(same_numbers(out, same, TOKENS * row));
+        compute_shared(&stage, most < 2 ? most : 2, same);
+        assert_true(same_numbers(out, same, TOKENS * row));
+    }
     for (int t = 0; t < TOKENS; t++) {
         int position = KEYS - TOKENS + t;
-        bool sees = position >= at; /* or saw, before it left the window */
+        bool sees = position >= at && (shape->window == 0 || position < at + shape->window);
 
         for (int i = 0; i < row; i += shape->dim) {
             int finite = 0;
 
             for (int d = 0; d < shape->dim; d++)
                 finite += isfinite(out[t * row + i + d]) != 0;
-            if (sees && (shape->window > 0 || (!value && isinf(strange) && shape->type != PD_F16)))
+            if (shape->type != PD_F16 && position >= at &&
+                (shape->window > 0 || (!value && isinf(strange))))
                 continue;
             if (sees ? finite == shape->dim : finite < shape->dim)
                 fail_msg("%g as a %s: token %d has %d numbers", (double)strange,
