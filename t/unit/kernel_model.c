@@ -8,7 +8,7 @@
 
 #include "t/unit/kernel_model.h"
 
-enum { PART_MOST = 256 }; /* tokens of a step */
+enum { PART_MOST = 400 }; /* tokens of a step */
 
 static struct pd_attention_shape attention_shape(const struct pd_small_model *model,
                                                  const float *frequency)
@@ -79,6 +79,7 @@ static void record_layer(struct pd_small_model *model, int layer, struct pd_tens
                  pd_rig_weight(rig, PD_F32, 1, qkv.cols, false, (uint64_t)seed + 7),
                  PD_EPILOGUE_NONE, false, qkv);
     pd_op_rope_store(model->graph, qkv, &shape, &model->pool, layer);
+    pd_op_publish(model->graph, layer + 1);
     pd_op_attention(model->graph, qkv, &shape, &model->pool, layer, attended);
     pd_op_matmul(model->graph,
                  pd_rig_weight(rig, PD_F32, hidden, columns, false, (uint64_t)seed + 8), attended,
@@ -87,7 +88,6 @@ static void record_layer(struct pd_small_model *model, int layer, struct pd_tens
     pd_op_matmul(model->graph, gate_up, normed, NULL, PD_EPILOGUE_SWIGLU, false, gated);
     pd_op_matmul(model->graph, pd_rig_weight(rig, type, hidden, 128, false, (uint64_t)seed + 10),
                  gated, NULL, PD_EPILOGUE_ADD, false, x);
-    pd_op_publish(model->graph, layer + 1);
 }
 
 /* The rows that are sampled, times a matrix, into tokens. */

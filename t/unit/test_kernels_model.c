@@ -159,8 +159,9 @@ static void test_equal_numerics_are_equal(void **state)
 }
 
 /* Feeds sequence 0's first `length` tokens in chunks of `chunk`, with `others` sequences decoding
- * beside. */
-static void feed(struct pd_small_model *model, int length, int chunk, int others, float *out)
+ * beside, or fed like it. */
+static void feed(struct pd_small_model *model, int length, int chunk, int others, bool alike,
+                 float *out)
 {
     int fed[SEQUENCES] = {0};
 
@@ -169,7 +170,7 @@ static void feed(struct pd_small_model *model, int length, int chunk, int others
         int count = 0;
 
         for (int s = 0; s <= others; s++) {
-            int n = s == 0 ? chunk : 1 + s;
+            int n = s == 0 || alike ? chunk : 1 + s;
 
             if (s == 0 && n > length - fed[0])
                 n = length - fed[0];
@@ -186,9 +187,10 @@ static void feed(struct pd_small_model *model, int length, int chunk, int others
 static void check_invariance(int shape, const char *path)
 {
     static const struct {
-        int chunk, others, threads;
-    } ways[] = {{64, 0, 1}, {64, 0, 2}, {1, 0, 1}, {1, 0, 3},   {1, 3, 2},
-                {37, 3, 2}, {16, 1, 4}, {3, 2, 2}, {190, 0, 2}, {150, 3, 1}};
+        int chunk, others, threads, alike;
+    } ways[] = {{64, 0, 1, 0},  {64, 0, 2, 0},  {1, 0, 1, 0},   {1, 0, 3, 0},
+                {1, 3, 2, 0},   {37, 3, 2, 0},  {16, 1, 4, 0},  {3, 2, 2, 0},
+                {190, 0, 2, 0}, {150, 3, 1, 0}, {190, 1, 2, 1}, {190, 1, 2, 1}};
     const int length = 190;
     size_t bytes = sizeof(float) * (size_t)(length * PD_MODEL_HIDDEN);
     float *expected = results(), *out = results();
@@ -199,7 +201,7 @@ static void check_invariance(int shape, const char *path)
         if (i > 0 && i % 2 == (size_t)shape / 2 % 2)
             continue;
         pd_small_open(&model, &shapes[shape], "cpu", path, ways[i].threads);
-        feed(&model, length, ways[i].chunk, ways[i].others, i == 0 ? expected : out);
+        feed(&model, length, ways[i].chunk, ways[i].others, ways[i].alike, i == 0 ? expected : out);
         pd_small_close(&model);
         if (i > 0 && memcmp(out, expected, bytes) != 0)
             fail_msg("%s: way %zu (chunks of %d, %d others, %d threads) differs", path, i,
