@@ -385,8 +385,8 @@ int pd_graph_launch(struct pd_graph *graph, struct pd_step *step);
  * descriptor is free as after success. */
 int pd_step_wait(struct pd_device *device, uint64_t number, int timeout_ms);
 
-/* Asks that step `number`, launched and with none behind it, be left at its next operator, since the device is wanted for
- * something else. It may come too late; pd_step_wait says whether it did (PD_KERNEL_OK) or not (PD_KERNEL_CUT). Of a
+/* Asks that step `number`, launched and with none behind it, be left at its next operator (with many rows, its next
+ * run of operators), since the device is wanted for something else. It may come too late; pd_step_wait says whether it did (PD_KERNEL_OK) or not (PD_KERNEL_CUT). Of a
  * step that was cut nothing counts: its rows of the KV pool hold anything, no token was sampled, and the same rows may be
  * launched again. False: the device does not do that. */
 bool pd_step_cut(struct pd_device *device, uint64_t number);

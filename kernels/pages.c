@@ -17,7 +17,7 @@ static const size_t REGION = (size_t)2 << 20, PAGE = 4096;
 
 enum {
     SHORTEST_MS =
-        12, /* pause after a region became huge: the thread takes a tenth of a core at most */
+        12, /* pause after a region became huge: the thread takes a seventh of a core at most */
     LONGEST_MS = 800, /* pause where there was nothing to do for long */
     SEEKS = 1024,     /* in one look, each less than a microsecond */
     TRIES = 3,        /* after so many failures a region stays as it is: someone holds its pages */

@@ -330,7 +330,7 @@ static void start(struct attend *a, const struct pd_cpu_query *query, float *scr
     a->dim = shape->head_dim;
     a->rows = query->tokens * a->group;
     a->padded = (a->dim + PANEL - 1) / PANEL * PANEL;
-    a->size = query->pool->type == PD_F32 ? 4 : 2;
+    a->size = kv_size(query->pool);
     a->in_place = a->rows <= ROWS && a->dim == a->padded; /* few rows: a copy would not pay */
     a->halves = a->in_place && a->size == sizeof(uint16_t);
     a->keys = scratch;

@@ -76,7 +76,7 @@ static bool has_amx(void)
            (edx & INT8) && syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
 }
 
-/* What product_bf16.c is compiled for. */
+/* What product_bf16.c and attend_bf16.c are compiled for. */
 static bool has_bf16(void)
 {
     return has_amx() && __builtin_cpu_supports("avx512bf16") && has_amx_bf16();
@@ -268,13 +268,25 @@ static void at_most(size_t *most, size_t value)
         *most = value;
 }
 
+/* Whether a thread may have rows of its own there: as many as pd_host asks for. */
+static bool goes_apart(const struct pd_graph *graph, const struct pd_op *op)
+{
+    const struct pd_host *host = (const struct pd_host *)graph->object.device;
+
+    return !op->rows_are_samples && 2 * (graph->max_tokens / host->threads) >= host->apart;
+}
+
 /* What a product needs of each kind, few tokens or many. */
-static void measure_matmul(const struct pd_cpu *cpu, const struct pd_op *op, int rows,
+static void measure_matmul(const struct pd_graph *graph, const struct pd_op *op, int rows,
                            struct pd_cpu_plan *plan)
 {
+    const struct pd_cpu *cpu = (const struct pd_cpu *)graph->object.device;
     const struct pd_cpu_weight *weight = (const struct pd_cpu_weight *)op->weight;
     size_t blocks = ((size_t)op->in.cols + BLOCK - 1) / BLOCK, scratch = 64;
-    int alone = rows < cpu->host.apart ? rows : cpu->host.apart; /* a thread's own */
+    int alone = 0; /* a thread's own */
+
+    if (goes_apart(graph, op))
+        alone = rows < cpu->host.apart ? rows : cpu->host.apart;
 
     if (weight->narrow) {
         at_most(&plan->rounded_floats, cpu->narrow->bytes(rows, (int)blocks) / sizeof(float));
@@ -300,7 +312,7 @@ static void measure(const struct pd_graph *graph, const struct pd_op *op, struct
 
     switch (op->kind) {
     case PD_OP_MATMUL:
-        measure_matmul(cpu, op, rows, plan);
+        measure_matmul(graph, op, rows, plan);
         break;
     case PD_OP_ATTENTION:
         at_most(&plan->scratch_floats, pd_cpu_attention_scratch(cpu, op));

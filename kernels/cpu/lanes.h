@@ -764,12 +764,4 @@ INLINE lanes lanes_inverse(lanes a)
     return lanes_fma(guess, lanes_fma(minus, guess, one), guess);
 }
 
-INLINE float scalar_exp(float x)
-{
-    float values[LANES];
-
-    lanes_store(values, lanes_exp(lanes_set(x)));
-    return values[0];
-}
-
 #endif

@@ -359,6 +359,7 @@ INLINE void multiply_few(int form, int groups, const uint8_t *block, const struc
             multiply_tiles(
                 groups, tiles[ready % RING], x_tile(part->x, part->group, part->first + ready),
                 groups == 1 ? NULL : x_tile(part->x, part->group + 1, part->first + ready), width);
+        memory_is_used(); /* its place is the next block's */
     }
     store_tiles(groups, sums[0][0], width);
     put_sums(sums[0][0], width, part->tokens < GROUP ? part->tokens : GROUP, acc);

@@ -7,7 +7,8 @@
 #ifndef PD_LOCKS_H
 #define PD_LOCKS_H
 
-/* Takes the watch off all locks of the process, where there is one. Any thread, at any time. */
+/* Takes the watch off all locks of the process, where there is one and it can be found by its name in Debian's build.
+ * Any thread, at any time. */
 void pd_locks_unwatched(void);
 
 #endif

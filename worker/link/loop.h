@@ -45,7 +45,8 @@ int pd_loop_create(struct pd_loop *loop, void *owner, void (*woken)(void *owner)
                    void (*tick)(void *owner, uint64_t now_ns), struct pd_error *error);
 
 /* Any thread, until pd_loop_destroy. Returns at once; wakes that pile up may become one. The loop's own
- * thread is not interrupted: `woken` runs when what it is doing has returned, in the same turn. */
+ * thread is not interrupted: `woken` runs when what it is doing has returned, in the same turn; asked for at its end or
+ * by the tick, in the next, which does not wait. */
 void pd_loop_wake(struct pd_loop *loop);
 
 /* Puts a tag off: it is done, with success, at the end of this turn: behind the event that is being
