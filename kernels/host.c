@@ -148,14 +148,6 @@ static bool is_left(struct pd_host_run const *run, int thread, int at)
     return atomic_load_explicit(&host->left_at, memory_order_relaxed) <= at;
 }
 
-/* Whether this step has rows enough to go apart. */
-static bool goes_apart(const struct pd_host_run *run)
-{
-    const struct pd_host *host = run->host;
-
-    return host->apart > 0 && 2 * (run->step->tokens / host->threads) >= host->apart;
-}
-
 /* A thread's rows go through operators i .. end - 1, in parts of nearly equal size. */
 static void run_apart(const struct pd_host_run *run, int thread, int i, int end)
 {
@@ -193,7 +185,7 @@ static void run_operators(void *context, int thread)
     const struct pd_host_run *run = context;
     struct pd_host *host = run->host;
     uint64_t delay_ns = pd_delay_ns(&host->delays[thread]);
-    bool apart = goes_apart(run);
+    bool apart = pd_host_goes_apart(host, run->step->tokens);
 
     give_way();
     for (int i = 0, end; i < run->graph->count; i = end) {

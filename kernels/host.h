@@ -124,6 +124,12 @@ static inline int pd_host_rows(const struct pd_host_run *run, const struct pd_op
     return op->rows_are_samples ? run->step->samples : run->step->tokens;
 }
 
+/* Whether a step of so many tokens has rows enough to go apart: graphs make room where one may. */
+static inline bool pd_host_goes_apart(const struct pd_host *host, int tokens)
+{
+    return host->apart > 0 && 2 * (tokens / host->threads) >= host->apart;
+}
+
 /* Those of them that are this thread's, where operators work row by row. */
 static inline void pd_host_own_rows(const struct pd_host_run *run, const struct pd_op *op,
                                     int thread, int *first, int *end)

@@ -150,7 +150,7 @@ INLINE void load_split(enum pd_dtype type, struct attend *a, int count)
             turn_keys(type, size, a->at.key + j, a->dim, (float *)a->keys + at, &a->at, j);
     }
     for (int j = 0; !a->in_place && j < count; j++)
-        copy_value(type, size, (a->at.key[j] + a->at.tile), a->dim, a->values + j * PANEL);
+        copy_value(type, size, a->at.key[j] + a->at.tile, a->dim, a->values + j * PANEL);
 }
 
 static void load_keys_and_values(struct attend *a, int count)
@@ -235,7 +235,7 @@ static void sum_run(const struct attend *a, int j, int end)
 
     for (int d = 0; d < a->padded / PANEL; d++) {
         const uint8_t *values = a->in_place
-                                    ? (a->at.key[j] + a->at.tile) + (size_t)(d * PANEL) * a->size
+                                    ? a->at.key[j] + a->at.tile + (size_t)(d * PANEL) * a->size
                                     : (uint8_t *)(a->values + (d * PD_CPU_SPLIT + j) * PANEL);
 
         for (int i = 0; i < tiles; i++) {
@@ -352,11 +352,9 @@ static void attend(struct pd_cpu_query *query, struct pd_cpu_query *next, float 
     struct attend a;
 
     start(&a, query, scratch);
-    for (int r = 0; r < a.rows; r++)
-        clear_state(row_state(query, a.states, a.group, r), a.dim);
+    clear_states(query, a.states, a.group, a.rows);
     for (int s = query->first; s < query->end; s++) {
-        int from = s * PD_CPU_SPLIT,
-            count = keys - from < PD_CPU_SPLIT ? keys - from : PD_CPU_SPLIT;
+        int from = s * PD_CPU_SPLIT, count = split_keys(keys, from);
 
         locate(query, next, from, count, &a.at);
         load_keys_and_values(&a, count);
@@ -368,8 +366,7 @@ static void attend(struct pd_cpu_query *query, struct pd_cpu_query *next, float 
             merge_state(row_state(query, a.states, a.group, r), a.greatest[r], a.total[r],
                         a.sums + r * PANEL, a.rows * PANEL, a.padded);
     }
-    for (int r = 0; query->states == NULL && r < a.rows; r++)
-        finish_state(row_state(query, a.states, a.group, r), a.dim, row_out(query, a.group, r));
+    finish_states(query, a.states, a.group, a.rows);
 }
 
 #endif

@@ -82,19 +82,14 @@ INLINE lanes lanes_of(__m512i bits)
 
 /* ---- keys and values ------------------------------------------------------------------------- */
 
-INLINE __m512i both_halves(lanes low, lanes high)
-{
-    return (__m512i)_mm512_cvtne2ps_pbh(high, low);
-}
-
 /* A run of a row's numbers, `mask` says which there are; zeros elsewhere. */
 INLINE __m512i load_run(enum pd_dtype type, const uint8_t *from, __mmask32 mask, __m512i *greatest)
 {
     __m512i bits;
 
     if (type == PD_F32)
-        return both_halves(_mm512_maskz_loadu_ps((__mmask16)mask, from),
-                           _mm512_maskz_loadu_ps((__mmask16)(mask >> LANES), from + 64));
+        return lanes_to_bf16(_mm512_maskz_loadu_ps((__mmask16)mask, from),
+                             _mm512_maskz_loadu_ps((__mmask16)(mask >> LANES), from + 64));
     bits = _mm512_maskz_loadu_epi16(mask, from);
     if (type == PD_BF16)
         return bits;
@@ -234,7 +229,7 @@ static void pack_queries(const struct attend *a, int g)
 
             pairs[i] = lanes_set(0);
             if (g * GROUP + i < a->rows)
-                pairs[i] = lanes_of(both_halves(
+                pairs[i] = lanes_of(lanes_to_bf16(
                     lanes_mul(_mm512_maskz_loadu_ps((__mmask16)mask, q), scale),
                     lanes_mul(_mm512_maskz_loadu_ps((__mmask16)(mask >> LANES), q + LANES),
                               scale)));
@@ -709,11 +704,9 @@ void pd_cpu_attend_bf16(struct pd_cpu_query *query, struct pd_cpu_query *next, f
     struct attend a;
 
     start(&a, query, scratch);
-    for (int r = 0; r < a.rows; r++)
-        clear_state(row_state(query, a.states, a.group, r), a.dim);
+    clear_states(query, a.states, a.group, a.rows);
     for (int s = query->first; s < query->end; s++) {
-        int first = s * PD_CPU_SPLIT;
-        int count = keys - first < PD_CPU_SPLIT ? keys - first : PD_CPU_SPLIT;
+        int first = s * PD_CPU_SPLIT, count = split_keys(keys, first);
 
         locate(query, next, first, count, &a.at);
         a.greatest = _mm512_setzero_si512();
@@ -725,6 +718,5 @@ void pd_cpu_attend_bf16(struct pd_cpu_query *query, struct pd_cpu_query *next, f
             attend_to_group(&a, g, first, count);
         mark_strange(&a, first, count);
     }
-    for (int r = 0; query->states == NULL && r < a.rows; r++)
-        finish_state(row_state(query, a.states, a.group, r), a.dim, row_out(query, a.group, r));
+    finish_states(query, a.states, a.group, a.rows);
 }

@@ -268,14 +268,6 @@ static void at_most(size_t *most, size_t value)
         *most = value;
 }
 
-/* Whether a thread may have rows of its own there: as many as pd_host asks for. */
-static bool goes_apart(const struct pd_graph *graph, const struct pd_op *op)
-{
-    const struct pd_host *host = (const struct pd_host *)graph->object.device;
-
-    return !op->rows_are_samples && 2 * (graph->max_tokens / host->threads) >= host->apart;
-}
-
 /* What a product needs of each kind, few tokens or many. */
 static void measure_matmul(const struct pd_graph *graph, const struct pd_op *op, int rows,
                            struct pd_cpu_plan *plan)
@@ -285,7 +277,7 @@ static void measure_matmul(const struct pd_graph *graph, const struct pd_op *op,
     size_t blocks = ((size_t)op->in.cols + BLOCK - 1) / BLOCK, scratch = 64;
     int alone = 0; /* a thread's own */
 
-    if (goes_apart(graph, op))
+    if (!op->rows_are_samples && pd_host_goes_apart(&cpu->host, graph->max_tokens))
         alone = rows < cpu->host.apart ? rows : cpu->host.apart;
 
     if (weight->narrow) {

@@ -62,6 +62,12 @@ INLINE int keys_of(const struct pd_cpu_query *query)
     return keys < end ? keys : end;
 }
 
+/* Of `keys`, those of the split that begins at `first`. */
+INLINE int split_keys(int keys, int first)
+{
+    return keys - first < PD_CPU_SPLIT ? keys - first : PD_CPU_SPLIT;
+}
+
 /* Of keys that are not on their way yet, before `end`, at most `room`: there they are, and now they are. */
 static int rows_ahead(struct pd_cpu_query *query, int end, int room, const uint8_t **out)
 {

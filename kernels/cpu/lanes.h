@@ -61,6 +61,14 @@ INLINE void lanes_store_f16(uint16_t *to, lanes a)
     _mm256_storeu_si256((__m256i *)to, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
 }
 
+#if defined(__AVX512BF16__)
+/* 32 numbers rounded to bf16, to nearest, ties to even: those of `low`, then those of `high`. */
+INLINE __m512i lanes_to_bf16(lanes low, lanes high)
+{
+    return (__m512i)_mm512_cvtne2ps_pbh(high, low);
+}
+#endif
+
 INLINE lanes lanes_add(lanes a, lanes b)
 {
     return _mm512_add_ps(a, b);

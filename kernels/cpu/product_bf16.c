@@ -125,16 +125,10 @@ INLINE __m512i unpack_bytes(int form, const uint8_t *row, const struct scales *s
                                      sixteen_bytes(row + LANES, d), 0xf8); /* a | b & c */
 }
 
-/* Rounded to nearest, ties to even. */
-INLINE __m512i both_halves(lanes low, lanes high)
-{
-    return (__m512i)_mm512_cvtne2ps_pbh(high, low);
-}
-
 INLINE __m512i unpack_f16(const uint8_t *row)
 {
-    return both_halves(lanes_load_f16((const uint16_t *)row),
-                       lanes_load_f16((const uint16_t *)row + LANES));
+    return lanes_to_bf16(lanes_load_f16((const uint16_t *)row),
+                         lanes_load_f16((const uint16_t *)row + LANES));
 }
 
 INLINE void unpack_block(int form, const uint8_t *block, const struct scales *scales, uint16_t *out)
@@ -232,8 +226,8 @@ static void round_tile(const float *x, int cols, const struct pd_cpu_rounded *ou
         const float *from = x + (size_t)(group * GROUP + t) * (size_t)cols + block * BLOCK;
 
         pairs[t] = t < tokens
-                       ? _mm512_castsi512_ps(both_halves(sixteen_of(from, columns),
-                                                         sixteen_of(from + LANES, columns - LANES)))
+                       ? _mm512_castsi512_ps(lanes_to_bf16(
+                             sixteen_of(from, columns), sixteen_of(from + LANES, columns - LANES)))
                        : lanes_set(0);
     }
     if (width == 1) {

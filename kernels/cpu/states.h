@@ -88,4 +88,19 @@ static float *row_state(const struct pd_cpu_query *query, float *own, int group,
            row * pd_cpu_state_floats(query->shape->head_dim);
 }
 
+/* Of all rows of a tile. */
+static void clear_states(const struct pd_cpu_query *query, float *own, int group, int rows)
+{
+    for (int r = 0; r < rows; r++)
+        clear_state(row_state(query, own, group, r), query->shape->head_dim);
+}
+
+/* Writes what rows have come to, unless others have splits of theirs. */
+static void finish_states(const struct pd_cpu_query *query, float *own, int group, int rows)
+{
+    for (int r = 0; query->states == NULL && r < rows; r++)
+        finish_state(row_state(query, own, group, r), query->shape->head_dim,
+                     row_out(query, group, r));
+}
+
 #endif
