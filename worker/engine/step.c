@@ -91,10 +91,12 @@ static int write_history(struct pd_engine *engine, struct pd_sequence *s)
     return pd_history_write(engine->device, s->slot, 0, s->tokens, s->launched);
 }
 
-/* The whole plan into the step and the flight. A share that finds no room is the first in line next
- * time. */
+/* The whole plan into the step and the flight. Shares that find no room are the first in line next
+ * time, in the order in which they stood. */
 static int fill(struct pd_engine *engine, struct pd_step *step, struct pd_flight *flight)
 {
+    struct pd_sequence *left_out = NULL;
+
     flight->count = flight->prompt_rows = flight->answers = 0;
     for (int i = 0; i < engine->plan_count; i++) {
         struct pd_share *share = &engine->plan[i];
@@ -103,7 +105,11 @@ static int fill(struct pd_engine *engine, struct pd_step *step, struct pd_flight
 
         if (!fill_share(engine, share, step)) {
             TAILQ_REMOVE(&engine->running, s, queue);
-            TAILQ_INSERT_HEAD(&engine->running, s, queue);
+            if (left_out)
+                TAILQ_INSERT_AFTER(&engine->running, left_out, s, queue);
+            else
+                TAILQ_INSERT_HEAD(&engine->running, s, queue);
+            left_out = s;
             continue;
         }
         status = write_history(engine, s);
