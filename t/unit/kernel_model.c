@@ -178,13 +178,13 @@ static int32_t token_of(int sequence, int position)
     return (int32_t)((sequence * 7919 + position * 104729 + position * position) % 300);
 }
 
-void pd_small_step(struct pd_small_model *model, const struct pd_small_part *parts, int count,
-                   float *out, int positions)
+/* A step of these parts, not launched. */
+static struct pd_step *fill_step(struct pd_small_model *model, const struct pd_small_part *parts,
+                                 int count)
 {
     struct pd_rig *rig = &model->rig;
     int per_sequence = rig->options.max_model_len / rig->options.block_size + 1;
     struct pd_step *step;
-    const float *hidden = pd_buffer_host(model->hidden);
 
     assert_int_equal(pd_step_acquire(rig->device, &step), PD_KERNEL_OK);
     for (int p = 0; p < count; p++) {
@@ -195,7 +195,15 @@ void pd_small_step(struct pd_small_model *model, const struct pd_small_part *par
         pd_rig_add(rig, step, parts[p].sequence, tokens, parts[p].count, parts[p].from,
                    parts[p].sequence * per_sequence);
     }
-    pd_rig_run(rig, model->graph, step);
+    return step;
+}
+
+void pd_small_step(struct pd_small_model *model, const struct pd_small_part *parts, int count,
+                   float *out, int positions)
+{
+    const float *hidden = pd_buffer_host(model->hidden);
+
+    pd_rig_run(&model->rig, model->graph, fill_step(model, parts, count));
     for (int p = 0; p < count; p++) {
         size_t row = (size_t)(parts[p].sequence * positions + parts[p].from);
 
@@ -203,4 +211,21 @@ void pd_small_step(struct pd_small_model *model, const struct pd_small_part *par
                sizeof(float) * (size_t)(parts[p].count * PD_MODEL_HIDDEN));
         hidden += parts[p].count * PD_MODEL_HIDDEN;
     }
+}
+
+int pd_small_leave(struct pd_small_model *model, const struct pd_small_part *parts, int count)
+{
+    struct pd_device *device = model->rig.device;
+    struct pd_step *step = fill_step(model, parts, count);
+    int status;
+
+    assert_int_equal(pd_graph_launch(model->graph, step), PD_KERNEL_OK);
+    while (pd_device_progress(device) < (step->number << 16 | 1))
+        continue;
+    assert_true(pd_step_cut(device, step->number));
+    status = pd_step_wait(device, step->number, 60000);
+    if (status == PD_KERNEL_OK)
+        return PD_MODEL_LAYERS + 1;
+    assert_int_equal(status, PD_KERNEL_CUT);
+    return (int)(pd_device_progress(device) & 0xffff);
 }

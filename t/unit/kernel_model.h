@@ -46,4 +46,8 @@ struct pd_small_part {
 void pd_small_step(struct pd_small_model *model, const struct pd_small_part *parts, int count,
                    float *out, int positions);
 
+/* Launches one that is to be left as soon as the keys of its first layer are in the pool. Returns the layers whose
+ * keys were when it was; PD_MODEL_LAYERS + 1: it was too late. */
+int pd_small_leave(struct pd_small_model *model, const struct pd_small_part *parts, int count);
+
 #endif
