@@ -3,6 +3,7 @@
 usage: test_worker.py MODEL
 """
 
+import json
 import os
 import re
 import resource
@@ -28,10 +29,10 @@ def run(*arguments, **keywords):
 
 
 class Worker(Process):
-    def __init__(self, folder, *arguments, **keywords):
+    def __init__(self, folder, *arguments, model=None, **keywords):
         self.port_file = os.path.join(folder, "port")
         self.log = open(os.path.join(folder, "log"), "w+", encoding="utf-8")
-        super().__init__([PROGRAM, "--model", MODEL, "--served-model-name", "m", "--port", "0",
+        super().__init__([PROGRAM, "--model", model or MODEL, "--served-model-name", "m", "--port", "0",
                           "--port-file", self.port_file, "--kv-cache-memory", "64MiB", *arguments],
                          stderr=self.log, **keywords)
 
@@ -184,6 +185,26 @@ class Life(unittest.TestCase):
         self.assertEqual(sorted(os.listdir(self.folder.name)), ["log", "port"])
         worker.child.send_signal(signal.SIGINT)
         self.assertEqual(worker.wait_exit(), 0)
+
+    def numerics_of(self, heads, kv_heads, ranks):
+        """numerics_id of a model of that shape on so many ranks."""
+        shape = {"architectures": ["LlamaForCausalLM"], "hidden_size": 96, "intermediate_size": 512 if heads == 8 else 384,
+                 "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": 32, "num_hidden_layers": 1,
+                 "vocab_size": 301, "max_position_embeddings": 512, "rms_norm_eps": 1e-6, "tie_word_embeddings": True}
+        with open(os.path.join(self.folder.name, "config.json"), "w", encoding="ascii") as file:
+            json.dump(shape, file)
+        worker = self.start("--load-format", "dummy", "--tensor-parallel-size", str(ranks), "--threads", str(ranks),
+                            model=self.folder.name)
+        numerics = self.attach(worker).wait_hello().numerics_id
+        worker.kill()
+        os.unlink(worker.port_file)
+        return numerics
+
+    def test_numerics_tell_of_ranks_only_where_they_change_bits(self):
+        self.assertEqual(self.numerics_of(8, 4, 1), self.numerics_of(8, 4, 4))
+        one, three = self.numerics_of(9, 3, 1), self.numerics_of(9, 3, 3)
+        self.assertNotIn("tp=", one)
+        self.assertEqual(three, one + " tp=3")
 
     def test_sigterm_lets_running_answers_end(self):
         worker = self.start()
