@@ -121,14 +121,19 @@ static void test_any_batch_chunk_and_block(void **state)
     }
 }
 
-static int preempted, older_than_some;
+static int preempted, older_than_some, out_of_turn;
 
-/* Whoever goes first is younger than all that stay. */
+/* Whoever goes first is younger than all that stay, and waits in front of those that came later. */
 static void see_the_first_preempted(struct lab *at, uint64_t step)
 {
     const struct pd_sequence *s, *gone = NULL;
 
     (void)step;
+    TAILQ_FOREACH (s, &at->engine->waiting, queue) {
+        const struct pd_sequence *next = TAILQ_NEXT(s, queue);
+
+        out_of_turn += next && next->number < s->number;
+    }
     if (preempted > 0 || at->engine->load.preemptions == 0)
         return;
     TAILQ_FOREACH (s, &at->engine->waiting, queue) {
@@ -147,16 +152,19 @@ static void test_the_youngest_is_preempted(void **state)
 
     (void)state;
     options.model.kv_blocks = 24;
-    preempted = older_than_some = 0;
+    preempted = older_than_some = out_of_turn = 0;
     lab_open(&lab, &options);
     lab.on_step = see_the_first_preempted;
-    for (uint64_t id = 0; id < 4; id++)
-        lab_submit(&lab, lab_request(&lab, id, prompts[id % PROMPTS], 100));
+    for (uint64_t id = 0; id < 6; id++)
+        lab_submit(&lab, lab_request(&lab, id, prompts[id % 4], 100));
     lab_start(&lab, NULL);
-    for (uint64_t id = 0; id < 4; id++)
+    for (uint64_t id = 0; id < 6; id++) {
         assert_false(lab_wait(&lab, id)->failed);
+        assert_int_equal(lab.answers[id].end.cached_tokens, lab.answers[id].where.cached_tokens);
+    }
     assert_int_equal(preempted, 1);
     assert_int_equal(older_than_some, 0);
+    assert_int_equal(out_of_turn, 0);
     close_lab();
 }
 
@@ -257,9 +265,13 @@ static void test_a_cached_prefix_changes_nothing(void **state)
     lab_oracle(prompt, NULL, answer, LONG);
     open_lab(&options);
     for (uint64_t i = 0; i < 2; i++) {
-        lab_submit(&lab, lab_request(&lab, i, prompt, LONG));
+        struct pd_request *request = lab_request(&lab, i, prompt, LONG);
+
+        request->sampling.logprobs = 1;
+        lab_submit(&lab, request);
         lab_expect(&lab, i, answer, LONG);
     }
+    assert_memory_equal(lab.answers[1].logprobs, lab.answers[0].logprobs, LONG * sizeof(float));
     assert_int_equal(lab.answers[0].end.cached_tokens, 0);
     assert_int_equal(lab.answers[1].end.cached_tokens, (length - 1) / 8 * 8);
     assert_int_equal(lab.answers[1].where.cached_tokens, (length - 1) / 8 * 8);
@@ -309,8 +321,10 @@ static void test_generated_tokens_are_replayed(void **state)
 {
     struct lab_options options = lab_defaults();
     struct pd_sampling sampling = {0};
+    const int length = (int)strlen(prompts[1]);
     int32_t answer[LONG];
     struct lab_answer *whole;
+    int known;
 
     (void)state;
     warm(&sampling, 5);
@@ -328,6 +342,11 @@ static void test_generated_tokens_are_replayed(void **state)
         assert_int_equal(lab.answers[id].first_position, cut);
         assert_int_equal(lab.answers[id].end.prompt_tokens, strlen(prompts[1]));
         assert_int_equal(lab.answers[id].end.completion_tokens, LONG);
+        known = (length + cut - 1) / 8 *
+                8; /* the one before has computed it, but only the prompt counts */
+        assert_int_equal(lab.answers[id].end.cached_tokens, cut == 0         ? 0
+                                                            : known < length ? known
+                                                                             : length);
         assert_memory_equal(whole->text + whole->text_length - lab.answers[id].text_length,
                             lab.answers[id].text, lab.answers[id].text_length);
     }

@@ -205,6 +205,33 @@ static void test_stop_strings(void **state)
     close_lab();
 }
 
+/* What might have become a stop string did not: the answer's length ended it. */
+static void test_text_that_was_held_back_is_said(void **state)
+{
+    struct lab_options options = lab_defaults();
+    struct pd_request *request;
+    int32_t answer[LONG];
+    char stop[] = "??";
+    int at;
+
+    (void)state;
+    wander(answer, &at);
+    stop[0] = (char)answer[at];
+    open_lab(&options);
+    for (uint64_t id = 0; id < 2; id++) {
+        request = wandering_request(id);
+        request->sampling.max_tokens = (uint32_t)at + 1;
+        if (id == 1)
+            lab_stop_string(&lab, request, stop, false);
+        lab_submit(&lab, request);
+        lab_expect(&lab, id, answer, at + 1);
+        assert_int_equal(lab.answers[id].end.finish, LENGTH);
+    }
+    assert_int_equal(lab.answers[1].text_length, lab.answers[0].text_length);
+    assert_int_equal(lab.answers[1].text[lab.answers[1].text_length - 1], answer[at]);
+    close_lab();
+}
+
 static void test_as_many_as_fit(void **state)
 {
     struct lab_options options = lab_defaults();
@@ -589,6 +616,7 @@ int main(void)
         cmocka_unit_test(test_end_of_sequence),
         cmocka_unit_test(test_min_tokens),
         cmocka_unit_test(test_stop_strings),
+        cmocka_unit_test(test_text_that_was_held_back_is_said),
         cmocka_unit_test(test_as_many_as_fit),
         cmocka_unit_test(test_a_finished_answer_is_not_continued),
         cmocka_unit_test(test_refusals),

@@ -126,7 +126,7 @@ static void test_a_long_prompt_is_not_starved(void **state)
 static struct {
     const struct pd_backend *plain;
     struct pd_backend slow;
-    bool came;
+    bool came, sampled;
     int waits;
     uint64_t cut; /* the step that was asked to end early */
 } third;
@@ -189,11 +189,17 @@ static void test_a_short_prompt_waits_for_the_running_step_only(void **state)
     close_slow();
 }
 
-/* The third step computes nothing and seems to go on until it is cut. */
+/* The third step computes nothing and seems to go on until it is cut. One that samples is left only for somebody who
+ * comes before the next one is behind it. */
 static int launch_nothing(struct pd_graph *graph, struct pd_step *step)
 {
-    if (step->number == 3)
+    if (step->number == 3) {
         third.plain->cut(graph->object.device, step->number);
+        third.sampled = step->samples > 0;
+        if (third.sampled)
+            submit(&lab, 1, 10, 1);
+        third.came = third.sampled;
+    }
     return third.plain->launch(graph, step);
 }
 
@@ -226,7 +232,7 @@ static void keep_rows_very_slow(struct lab *at, uint64_t step)
     at->engine->pace.alone_ns = UINT64_C(25) * 1000000000 / 64;
 }
 
-static void open_cut(bool cancels)
+static void open_cut(bool cancels, int length)
 {
     open_slow();
     keep_rows_very_slow(&lab, 0);
@@ -235,28 +241,34 @@ static void open_cut(bool cancels)
     third.slow.cut = note_cut;
     lab.on_step = keep_rows_very_slow;
     lab.context = cancels ? &lab : NULL;
-    submit(&lab, 0, 230, 8);
+    submit(&lab, 0, length, 8);
     lab_start(&lab, NULL);
 }
 
-/* Where a step can be left it is, and computed again: nobody's answer tells. */
+/* Where a step can be left it is, and computed again: nobody's answer tells, whether the prompt goes on behind it
+ * or ends in it. */
 static void test_a_step_is_left_for_a_short_prompt(void **state)
 {
+    static const int lengths[] = {230, 90}; /* in steps of 32 rows */
+
     (void)state;
-    open_cut(false);
-    expect(1, 10, 1);
-    expect(0, 230, 8);
-    assert_int_equal(third.cut, 3);
-    assert_int_equal(lab.answers[1].end_step, 3);
-    assert_int_equal(lab_load(&lab).steps_cut, 1);
-    assert_int_equal(lab_load(&lab).tokens_prefilled, 230 + 10);
-    close_slow();
+    for (int i = 0; i < 2; i++) {
+        open_cut(false, lengths[i]);
+        expect(1, 10, 1);
+        expect(0, lengths[i], 8);
+        assert_int_equal(third.cut, 3);
+        assert_int_equal(third.sampled, i);
+        assert_int_equal(lab.answers[1].end_step, 3);
+        assert_int_equal(lab_load(&lab).steps_cut, 1);
+        assert_int_equal(lab_load(&lab).tokens_prefilled, lengths[i] + 10);
+        close_slow();
+    }
 }
 
 static void test_a_step_for_nobody_is_left(void **state)
 {
     (void)state;
-    open_cut(true);
+    open_cut(true, 230);
     lab_wait(&lab, 0);
     assert_int_equal(lab.answers[0].code, PD__V1__FAILED__CODE__CANCELLED);
     lab_wait_rest(&lab);
@@ -325,6 +337,56 @@ static void test_the_steps_of_a_prompt_are_even(void **state)
     lab_close(&lab);
 }
 
+/* ---- beside answers -------------------------------------------------------------------------- */
+
+static struct {
+    uint64_t prefilled,
+        most; /* tokens of prompts so far, and of one step since the first answer began */
+} beside;
+
+static void a_long_one_comes_at_the_first_token(struct lab *at, const struct pd_output *output)
+{
+    if (output->id.request != 0 || output->position != 0)
+        return;
+    beside.prefilled = lab_load(at).tokens_prefilled;
+    submit(at, 1, 120, 1);
+}
+
+/* As much as a quiet step takes is believed to be 20 rows, or 2. */
+static void keep_pace(struct lab *at, uint64_t step)
+{
+    uint64_t prefilled = lab_load(at).tokens_prefilled;
+
+    (void)step;
+    at->engine->pace.quiet_ns = 10 * 1000000;
+    at->engine->pace.row_ns = at->engine->pace.quiet_ns / (at->context ? 2 : 20);
+    if (beside.prefilled && prefilled - beside.prefilled > beside.most)
+        beside.most = prefilled - beside.prefilled;
+    beside.prefilled = beside.prefilled ? prefilled : 0;
+}
+
+/* The step holds 64, but an answer takes part in it. */
+static void test_a_prompt_leaves_time_to_answers(void **state)
+{
+    struct lab_options options = lab_defaults();
+
+    (void)state;
+    options.model.max_tokens = 64;
+    for (int slow = 0; slow < 2; slow++) {
+        memset(&beside, 0, sizeof(beside));
+        lab_open(&lab, &options);
+        lab.context = slow ? &lab : NULL;
+        lab.on_output = a_long_one_comes_at_the_first_token;
+        lab.on_step = keep_pace;
+        lab_start(&lab, NULL);
+        submit(&lab, 0, 20, 60);
+        expect(0, 20, 60);
+        expect(1, 120, 1);
+        assert_int_equal(beside.most, slow ? PD_PACE_LEAST : 20);
+        close_scene();
+    }
+}
+
 /* ---- the queue ------------------------------------------------------------------------------- */
 
 static void a_big_one_and_small_ones_come(struct lab *at)
@@ -355,6 +417,44 @@ static void test_small_ones_pass_a_big_one_for_a_while(void **state)
     close_scene();
 }
 
+static void a_big_one_and_pairs_come(struct lab *at)
+{
+    for (uint64_t id = 1; id <= 2; id++)
+        submit(at, id, 16, 4);
+    submit(at, 3, 120, 1);
+    for (uint64_t id = 4; id <= 7; id++)
+        submit(at, id, 40, 1);
+}
+
+static void keep_rows_free(struct lab *at, uint64_t step)
+{
+    (void)step;
+    at->engine->pace.quiet_ns = 1000 * (at->engine->pace.row_ns = 1000);
+}
+
+/* Two places that are free at once let in no more than one after the other: of pairs of 40, one and a half. */
+static void test_no_more_pass_at_once(void **state)
+{
+    static const uint64_t order[] = {0, 1, 2, 4, 5, 6, 3, 7};
+    struct lab_options options = lab_defaults();
+
+    (void)state;
+    options.model.max_seqs = 3;
+    options.model.max_tokens = 160;
+    options.model.kv_blocks = 22;
+    options.no_caching = true;
+    open_scene(&options, a_big_one_and_pairs_come);
+    lab.on_step = keep_rows_free;
+    submit(&lab, 0, 60, 90);
+    expect(0, 60, 90);
+    for (uint64_t id = 4; id <= 7; id++)
+        expect(id, 40, 1);
+    expect(3, 120, 1);
+    assert_int_equal(scene.placed, 8);
+    assert_memory_equal(scene.order, order, sizeof(order));
+    close_scene();
+}
+
 static void another_of_the_kind_comes(struct lab *at)
 {
     submit(at, 1, 20, 70);
@@ -375,6 +475,28 @@ static void test_admission_counts_what_answers_become(void **state)
     expect(1, 20, 70);
     assert_true(lab.answers[1].end_step > lab.answers[0].end_step + 60);
     assert_int_equal(lab_load(&lab).preemptions, 0);
+    close_scene();
+}
+
+static void a_shorter_one_comes(struct lab *at)
+{
+    submit(at, 1, 20, 8);
+}
+
+/* But no answer becomes longer than it may. */
+static void test_admission_knows_each_one_s_limit(void **state)
+{
+    struct lab_options options = lab_defaults();
+
+    (void)state;
+    options.model.kv_blocks = 20;
+    open_scene(&options, a_shorter_one_comes);
+    submit(&lab, 2, 20, 70);
+    expect(2, 20, 70);
+    submit(&lab, 0, 20, 70);
+    expect(0, 20, 70);
+    expect(1, 20, 8);
+    assert_true(lab.answers[1].end_step + 50 < lab.answers[0].end_step);
     close_scene();
 }
 
@@ -531,8 +653,11 @@ int main(void)
         cmocka_unit_test(test_a_step_for_nobody_is_left),
         cmocka_unit_test(test_a_step_in_which_a_prompt_ends_is_not_filled_up),
         cmocka_unit_test(test_the_steps_of_a_prompt_are_even),
+        cmocka_unit_test(test_a_prompt_leaves_time_to_answers),
         cmocka_unit_test(test_small_ones_pass_a_big_one_for_a_while),
+        cmocka_unit_test(test_no_more_pass_at_once),
         cmocka_unit_test(test_admission_counts_what_answers_become),
+        cmocka_unit_test(test_admission_knows_each_one_s_limit),
         cmocka_unit_test(test_nothing_is_wasted_but_the_last_block_s_rest),
         cmocka_unit_test(test_answers_to_one_prompt_share_its_blocks),
         cmocka_unit_test(test_a_follower_goes_on_alone),
