@@ -197,7 +197,7 @@ NEWER    := BUILD=build/newer NGINX_SRC=$$(t/fetch-nginx trixie)
 test: venv model
 	@t/run \
 	    build='$(PARALLEL) all unit' \
-	    unit='$(MAKES) check-unit' \
+	    unit='$(MAKES) check-unit check-mutants' \
 	    kvx='$(PARALLEL) check-kvx-histories check-kv-model' \
 	    module='$(MAKES) check-module' \
 	    link='$(MAKES) check-link check-worker check-pdctl check-pair' \

@@ -7,3 +7,8 @@ mutants: $(MUTANTS:%=mutants-%)
 
 mutants-%: t/mutants/%.mutants unit
 	t/mutants/run $(BUILD) $<
+
+# A second's look: who changes a rule's lines changes its mutants.
+.PHONY: check-mutants
+check-mutants:
+	@t/mutants/run --apply $(wildcard t/mutants/*.mutants)
