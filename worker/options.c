@@ -74,7 +74,7 @@ static const struct flag flags[] = {
      "label of this roll-out, shown to operators"},
 
     {"model", "PATH", MODEL, TEXT, AT(model), NULL, "required", 0, 4095, NULL,
-     "a .gguf file, or a directory with config.json, safetensors and tokenizer.json"},
+     "a .gguf file, or a directory with config.json, safetensors and tokenizer.json or .model"},
     {"load-format", "FORMAT", MODEL, WORD, AT(load_format), "auto", NULL, 0, 0, load_formats,
      "dummy: no weights are read; random ones of the shape in --model's config.json are made"},
     {"seed", "N", MODEL, NUMBER, AT(seed), "0", NULL, 0, INT64_MAX, NULL,

@@ -1,6 +1,7 @@
 /* The tokenizer as a filter, for the oracle that compares it with another.
  *
  *     tokenize json FILE [CONFIG]       a tokenizer.json, and tokenizer_config.json
+ *     tokenize spm FILE [CONFIG]        a tokenizer.model, and tokenizer_config.json
  *     tokenize dump FILE NAME           a dump of a GGUF file's vocabulary, and the name of its
  * rules
  *     tokenize gguf FILE                the tokenizer that a GGUF file describes
@@ -50,17 +51,20 @@ static char *read_file(const char *path, size_t *length)
     return text;
 }
 
-static struct pd_tokenizer *from_json(char **argv)
+static struct pd_tokenizer *from_files(char **argv)
 {
     struct pd_tokenizer *tokenizer = NULL;
     struct pd_error error;
     size_t length, config_length = 0;
-    char *json = read_file(argv[2], &length);
+    char *file = read_file(argv[2], &length);
     char *config = argv[3] ? read_file(argv[3], &config_length) : NULL;
 
-    if (pd_tokenizer_from_json(json, length, config, config_length, &tokenizer, &error) != PD_OK)
+    if ((strcmp(argv[1], "spm") == 0 ? pd_tokenizer_from_sentencepiece(
+                                           file, length, config, config_length, &tokenizer, &error)
+                                     : pd_tokenizer_from_json(file, length, config, config_length,
+                                                              &tokenizer, &error)) != PD_OK)
         die(error.text);
-    free(json);
+    free(file);
     free(config);
     return tokenizer;
 }
@@ -211,10 +215,10 @@ int main(int argc, char **argv)
     int kind;
 
     if (argc < 3)
-        die("usage: tokenize json FILE [CONFIG] | dump FILE NAME | gguf FILE");
-    tokenizer = strcmp(argv[1], "json") == 0   ? from_json(argv)
-                : strcmp(argv[1], "gguf") == 0 ? from_gguf(argv)
-                                               : from_dump(argv);
+        die("usage: tokenize json|spm FILE [CONFIG] | dump FILE NAME | gguf FILE");
+    tokenizer = strcmp(argv[1], "gguf") == 0   ? from_gguf(argv)
+                : strcmp(argv[1], "dump") == 0 ? from_dump(argv)
+                                               : from_files(argv);
     pd_tokenizer_digest(tokenizer, digest);
     for (i = 0; i < sizeof digest; i++)
         printf("%02x", digest[i]);

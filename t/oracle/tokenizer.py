@@ -7,7 +7,7 @@ DRIVER is the built t/oracle/tokenize.c. Families: SmolLM2, from the vocabulary 
 tokenizer.json made of it and by the name of its pre-tokeniser; the same vocabulary under the rules of
 other families; and any directory with a tokenizer.json (Qwen3's, say). A family whose file is not given
 is skipped, and said so. SentencePiece's families (Llama 2, Mistral): a vocabulary trained on the spot, spelt as
-theirs, as both kinds of tokenizer.json that there are and as a GGUF file with scores. Half of the lists of ids that are compared the other way, id to text, are
+theirs, as both kinds of tokenizer.json that there are, as a GGUF file with scores, and as a tokenizer.model. Half of the lists of ids that are compared the other way, id to text, are
 random: they hold broken characters.
 """
 import argparse
@@ -305,6 +305,25 @@ class Marked:
         writer.write_kv_data_to_file()
         writer.close()
 
+    def sentencepiece(self, path):
+        """The fields that a SentencePiece file has, by their numbers: 0 a number, 2 text or a message, 5 a float."""
+        def field(number, value):
+            if isinstance(value, float):
+                return bytes([number << 3 | 5]) + struct.pack("<f", value)
+            if isinstance(value, int):
+                return varint(number << 3) + varint(value)
+            return varint(number << 3 | 2) + varint(len(value)) + value
+
+        def varint(value):
+            return bytes([value]) if value < 128 else bytes([value & 127 | 128]) + varint(value >> 7)
+
+        types = [2, 3, 3] + [6] * 256 + [1] * (len(self.tokens) - 259) + [4]
+        pieces = zip(self.tokens + ["[INST]"], self.scores + [0.0], types)
+        out = b"".join(field(1, field(1, t.encode()) + field(2, s) + field(3, k)) for t, s, k in pieces)
+        out += field(2, field(3, 2) + field(35, 1) + field(40, 0) + field(41, 1) + field(42, 2))
+        out += field(3, field(1, b"identity") + field(3, 1) + field(4, 0))
+        path.write_bytes(out)
+
     def whole(self, ids):
         """Whether neighbouring bytes are characters, all of them or none: of others a stream says more than `tokenizers`,
         which gives all of them up."""
@@ -335,6 +354,8 @@ def check_marked(options):
     SCRATCH.mkdir(parents=True, exist_ok=True)
     made, good, digests = Marked(options.seed, 6000), True, {}
     made.gguf(SCRATCH / "marked.gguf")
+    made.sentencepiece(SCRATCH / "marked.model")
+    (SCRATCH / "marked-config.json").write_text('{"legacy": false}')
     for name, prepend in (("Prepend", True), ("Metaspace", False)):
         path = SCRATCH / f"marked-{name}.json"
         made.tokenizer(prepend).save(str(path))
@@ -355,6 +376,11 @@ def check_marked(options):
         if prepend:
             digests["GGUF"], ours = encode_with(options.driver, ["gguf", SCRATCH / "marked.gguf"], samples)
             good &= compare("text to ids, by scores", ours, expected, samples)
+        # What `transformers` makes of such a file depends on this flag, which is set where there is none.
+        config = [] if prepend else [SCRATCH / "marked-config.json"]
+        digest, ours = encode_with(options.driver, ["spm", SCRATCH / "marked.model", *config], samples[:options.served // 4])
+        good &= compare("text to ids, by tokenizer.model", ours, expected[:len(ours)], samples[:len(ours)])
+        good &= digest == digests[name]
     if digests["GGUF"] != digests["Prepend"] or digests["GGUF"] == digests["Metaspace"]:
         print("  the digest says otherwise")
         good = False

@@ -2,7 +2,7 @@
  *
  *   config.json  [generation_config.json]
  *   model.safetensors, or model.safetensors.index.json and its shards
- *   tokenizer.json  [tokenizer_config.json]  [chat_template.jinja]  */
+ *   tokenizer.json, or tokenizer.model  [tokenizer_config.json]  [chat_template.jinja]  */
 #include "worker/model/files.h"
 
 #include <stdio.h>
@@ -140,25 +140,85 @@ static int read_template(struct pd_model_files *files, const char *directory,
     return status;
 }
 
-static int read_text(struct pd_model_files *files, const char *directory, struct pd_error *error)
+static int tokenizer_from_json(struct pd_model_files *files, const struct pd_mapping *file,
+                               const struct pd_mapping *config, struct pd_error *error)
 {
-    struct pd_mapping tokenizer, config;
-    int status = map_file(directory, "tokenizer.json", TOKENIZER_MAX, &tokenizer, error);
+    return pd_tokenizer_from_json((const char *)file->bytes, file->size,
+                                  (const char *)config->bytes, config->size, &files->tokenizer,
+                                  error);
+}
+
+static int tokenizer_from_sentencepiece(struct pd_model_files *files, const struct pd_mapping *file,
+                                        const struct pd_mapping *config, struct pd_error *error)
+{
+    return pd_tokenizer_from_sentencepiece(file->bytes, file->size, (const char *)config->bytes,
+                                           config->size, &files->tokenizer, error);
+}
+
+/* added_tokens.json says of each token its id and no more: it only repeats what a tokenizer.json, or
+ * tokenizer_config.json, must say. */
+static int check_added(const struct pd_model_files *files, const struct pd_mapping *file,
+                       struct pd_error *error)
+{
+    const char *token;
+    json_t *root, *id;
+    int status = pd_json_parse(file->name, file->bytes, file->size, &root, error);
 
     if (status != PD_OK)
         return status;
-    status = map_optional(directory, "tokenizer_config.json", CONFIG_MAX, &config, error);
-    if (status == PD_OK) {
-        status = pd_tokenizer_from_json((const char *)tokenizer.bytes, tokenizer.size,
-                                        (const char *)config.bytes, config.size, &files->tokenizer,
-                                        error);
-        if (status != PD_OK)
-            pd_fail_in(error, "%s", tokenizer.name);
+    json_object_foreach(root, token, id)
+    {
+        if (pd_tokenizer_find(files->tokenizer, token, strlen(token)) != json_integer_value(id) ||
+            !json_is_integer(id)) {
+            status = pd_fail(error, PD_UNSUPPORTED,
+                             "%s: token \"%.64s\" is not among those in tokenizer_config.json's "
+                             "\"added_tokens_decoder\", and there is no tokenizer.json",
+                             file->name, token);
+            break;
+        }
     }
+    json_decref(root);
+    return status;
+}
+
+/* What there is of tokenizer.json and tokenizer.model, in this order. */
+static int read_tokenizer(struct pd_model_files *files, const char *directory,
+                          const struct pd_mapping *config, struct pd_error *error)
+{
+    int (*read)(struct pd_model_files * files, const struct pd_mapping *file,
+                const struct pd_mapping *config, struct pd_error *error) = tokenizer_from_json;
+    struct pd_mapping file, added = {0};
+    int status = map_file(directory, "tokenizer.json", TOKENIZER_MAX, &file, error);
+
+    if (status == PD_NOT_FOUND) {
+        read = tokenizer_from_sentencepiece;
+        status = map_optional(directory, "tokenizer.model", TOKENIZER_MAX, &file, error);
+        if (status == PD_OK && !file.bytes)
+            status = pd_fail(error, PD_NOT_FOUND,
+                             "%.200s: neither a tokenizer.json nor a tokenizer.model is there",
+                             directory);
+        if (status == PD_OK)
+            status = map_optional(directory, "added_tokens.json", CONFIG_MAX, &added, error);
+    }
+    if (status == PD_OK && (status = read(files, &file, config, error)) != PD_OK)
+        pd_fail_in(error, "%s", file.name);
+    if (status == PD_OK && added.bytes)
+        status = check_added(files, &added, error);
+    pd_mapping_close(&added);
+    pd_mapping_close(&file);
+    return status;
+}
+
+static int read_text(struct pd_model_files *files, const char *directory, struct pd_error *error)
+{
+    struct pd_mapping config;
+    int status = map_optional(directory, "tokenizer_config.json", CONFIG_MAX, &config, error);
+
+    if (status == PD_OK)
+        status = read_tokenizer(files, directory, &config, error);
     if (status == PD_OK)
         status = read_template(files, directory, &config, error);
     pd_mapping_close(&config);
-    pd_mapping_close(&tokenizer);
     return status;
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "worker/text/scores.h"
+#include "worker/text/sentencepiece.h"
 
 enum { TOKENS_MAX = 1 << 24, MERGES_MAX = 1 << 24 };
 
@@ -13,29 +14,10 @@ static bool equals(const struct pd_string *string, const char *text)
     return string->length == strlen(text) && memcmp(string->bytes, text, string->length) == 0;
 }
 
-/* llama.cpp's token types. */
+/* llama.cpp's token types are SentencePiece's; a byte-level BPE has none for bytes. */
 static int kind_of(int32_t type, bool marks, uint8_t *kind)
 {
-    switch (type) {
-    case 1:
-        *kind = PD_TOKEN_NORMAL;
-        return PD_OK;
-    case 2: /* "unknown": never to be read out of a user's text */
-    case 3: /* control */
-        *kind = PD_TOKEN_SPECIAL;
-        return PD_OK;
-    case 4: /* user-defined */
-        *kind = PD_TOKEN_ADDED;
-        return PD_OK;
-    case 5:
-        *kind = PD_TOKEN_UNUSED;
-        return PD_OK;
-    case 6: /* byte */
-        *kind = PD_TOKEN_NORMAL;
-        return marks ? PD_OK : PD_INVALID;
-    default:
-        return PD_INVALID;
-    }
+    return (type != 6 || marks) && pd_sentencepiece_kind(type, kind) ? PD_OK : PD_INVALID;
 }
 
 static int read_kinds(const struct pd_gguf *gguf, struct pd_tokenizer_spec *spec,

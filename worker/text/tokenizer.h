@@ -72,6 +72,11 @@ int pd_tokenizer_from_json(const char *json, size_t length, const char *config,
                            size_t config_length, struct pd_tokenizer **tokenizer,
                            struct pd_error *error);
 
+/* From the bytes of a SentencePiece file (tokenizer.model), as the tokenizer.json that `transformers` makes of it; the same flags. */
+int pd_tokenizer_from_sentencepiece(const void *bytes, size_t length, const char *config,
+                                    size_t config_length, struct pd_tokenizer **tokenizer,
+                                    struct pd_error *error);
+
 /* The regexes that llama.cpp's GGUF metadata names in tokenizer.ggml.pre ("smollm", "qwen2",
  * "llama-bpe", "default", ...). PD_UNSUPPORTED, by name, for one that is not known. Fills only regexes,
  * regex_count, digits_alone, nfc and ignore_merges; the strings are static. */
