@@ -231,7 +231,7 @@ static int16_t round_small(float value)
     return (int16_t)((value + 12582912.0f) - 12582912.0f);
 }
 
-float pd_quantize32(const float x[32], int16_t q[32])
+float pd_quantize32(const float x[32], int most, int16_t q[32])
 {
     uint32_t greatest = 0;
     float magnitude, inverse;
@@ -245,8 +245,21 @@ float pd_quantize32(const float x[32], int16_t q[32])
         return greatest < PD_QUANTIZE_LEAST ? 0 : NAN;
     }
     magnitude = pd_float_of_bits(greatest);
-    inverse = PD_QUANTIZE_MOST / magnitude;
+    inverse = (float)most / magnitude;
     for (int i = 0; i < 32; i++)
         q[i] = round_small(x[i] * inverse);
-    return magnitude / PD_QUANTIZE_MOST;
+    return magnitude / (float)most;
+}
+
+bool pd_quantize_again(const float x[32], float d, const int16_t q[32], float rest[32])
+{
+    int squares = 0;
+
+    for (int i = 0; i < 32; i++)
+        squares += q[i] * q[i];
+    if (squares == 0 || squares >= PD_QUANTIZE_ENOUGH)
+        return false;
+    for (int i = 0; i < 32; i++)
+        rest[i] = x[i] - d * (float)q[i];
+    return true;
 }

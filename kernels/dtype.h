@@ -26,16 +26,24 @@ bool pd_dtype_has_minimum(enum pd_dtype type);
 /* Run `index` of 32 columns of a row at `row`; quantised types only. */
 void pd_dtype_decode(enum pd_dtype type, const void *row, int index, struct pd_block32 *block);
 
-/* Rounds 32 numbers to q[i] * d with |q[i]| <= PD_QUANTIZE_MOST, and returns d: what a product with
- * quantised weights takes of x (PD_PRECISION_INT12). d is the greatest magnitude / PD_QUANTIZE_MOST, q the
- * quotient rounded to nearest, ties to even. Where a number is infinite or NaN, d is NaN and q zero: so is
- * the product. Below 2^-100 all are zero, since the quotient would overflow. */
-float pd_quantize32(const float x[32], int16_t q[32]);
+/* Rounds 32 numbers to q[i] * d with |q[i]| <= most, and returns d: what a product with quantised weights
+ * takes of x (PD_PRECISION_INT8, PD_PRECISION_INT12). d is the greatest magnitude / most, q the quotient
+ * rounded to nearest, ties to even. Where a number is infinite or NaN, d is NaN and q zero: so is the
+ * product. Below 2^-100 all are zero, since the quotient would overflow. */
+float pd_quantize32(const float x[32], int most, int16_t q[32]);
 
-/* The most that 16 a + b makes of two int8 with -8 <= b < 8; then bits of the least magnitude, and of the
- * first too great one, that are rounded. */
+/* PD_PRECISION_INT8: whether what bytes leave of the 32 numbers, x - d q, is rounded to bytes once more and
+ * added. It is where one number stands out and the others have few bits of q. Then, and only then, rest is
+ * that difference. */
+bool pd_quantize_again(const float x[32], float d, const int16_t q[32], float rest[32]);
+
+/* Greatest q: of a byte, and what 16 a + b makes of two int8 with -8 <= b < 8. Bits of the least magnitude, and
+ * of the first too great one, that are rounded. The least sum of squares of 32 bytes that are enough: as much
+ * as if all were a quarter of the greatest. */
 enum {
-    PD_QUANTIZE_MOST = 2039,
+    PD_QUANTIZE_INT8 = 127,
+    PD_QUANTIZE_INT12 = 2039,
+    PD_QUANTIZE_ENOUGH = 1 << 15,
     PD_QUANTIZE_LEAST = 0x0d800000,
     PD_QUANTIZE_LIMIT = 0x7f800000,
 };

@@ -65,10 +65,14 @@ enum { PD_RANKS_MAX = 8, PD_SLICES_MAX = 8 };
 /* What is multiplied with what. Gate and up of different formats are multiplied in f32 with each. */
 enum pd_precision {
     PD_PRECISION_F32, /* x as it is, with what the weights stand for */
+    /* Quantised weights with x of which each 32 columns are rounded to bytes with a scale of their own, and
+     * what that leaves once more where it is not little, see pd_quantize_again; plain numbers as F32. */
+    PD_PRECISION_INT8,
     /* Quantised weights with x of which each 32 columns are rounded to 12 bits with a scale of their own, see
      * pd_quantize32; plain numbers as F32. */
     PD_PRECISION_INT12,
     PD_PRECISION_BF16, /* all weights but plain f32 and x, both rounded to bf16; sums in f32 */
+    PD_PRECISION_AUTO, /* cpu: INT12 where there are tiles for it, else INT8; reference: F32 */
 };
 
 struct pd_device_options {

@@ -29,7 +29,7 @@ static const char *const kv_dtypes[] = {"auto", "f32", "f16", "bf16", NULL};
 static const char *const load_formats[] = {"auto", "dummy", NULL};
 static const char *const devices[] = {"cpu", "cuda", "reference", NULL};
 static const char *const isas[] = {"auto", "baseline", "avx2", "avx512", "vnni", "amx", NULL};
-static const char *const precisions[] = {"f32", "int12", "bf16", NULL};
+static const char *const precisions[] = {"f32", "int8", "int12", "bf16", "auto", NULL};
 static const char *const transports[] = {"auto", "gpu", "shm", "rdma", "tcp", NULL};
 static const char *const levels[] = {"debug", "info", "warn", "error", NULL};
 
@@ -126,10 +126,12 @@ static const struct flag flags[] = {
      "size of the CPU's team"},
     {"isa", "PATH", DEVICE, WORD, AT(isa), "auto", NULL, 0, 0, isas,
      "highest instruction path that the CPU may use; avx2 and better compute equal bits"},
-    {"matmul-precision", "TYPE", DEVICE, CHOICE, AT(matmul_precision), "int12", NULL, 0, 0,
+    {"matmul-precision", "TYPE", DEVICE, CHOICE, AT(matmul_precision), "auto", NULL, 0, 0,
      precisions,
-     "what products on the CPU are computed in: int12 (quantised weights take integers of 12 bits "
-     "with a scale for each 32 values), bf16 (needs AMX; for models in bf16 or f16, and long "
+     "what products on the CPU are computed in: int8 or int12 (quantised weights take integers of "
+     "so "
+     "many bits with a scale for each 32 values, int8 twice where 8 are too few; auto: int12 on "
+     "processors with AMX, else int8), bf16 (needs AMX; for models in bf16 or f16, and long "
      "prompts) or f32, slower and exact; workers must agree to compute equal bits"},
     {"enforce-eager", NULL, DEVICE, SWITCH, AT(enforce_eager), NULL, "off", 0, 0, NULL,
      "on a GPU, launch every kernel by itself instead of replaying recorded steps"},

@@ -87,15 +87,15 @@ static bool has_bf16(void)
 static const struct isa {
     const char *name;
     const struct pd_cpu_path *path;
-    const struct pd_cpu_narrow *integer;
+    const struct pd_cpu_narrow *int8, *int12;
     bool (*supported)(void);
 } isas[] = {
-    {"baseline", &pd_cpu_path_baseline, &pd_cpu_integer_baseline, any_machine},
+    {"baseline", &pd_cpu_path_baseline, &pd_cpu_int8_baseline, &pd_cpu_int12_baseline, any_machine},
 #if defined(__x86_64__)
-    {"avx2", &pd_cpu_path_avx2, &pd_cpu_integer_avx2, has_avx2},
-    {"avx512", &pd_cpu_path_avx512, &pd_cpu_integer_avx512, has_avx512},
-    {"vnni", &pd_cpu_path_avx512, &pd_cpu_integer_vnni, has_vnni},
-    {"amx", &pd_cpu_path_avx512, &pd_cpu_integer_amx, has_amx},
+    {"avx2", &pd_cpu_path_avx2, &pd_cpu_int8_avx2, &pd_cpu_int12_avx2, has_avx2},
+    {"avx512", &pd_cpu_path_avx512, &pd_cpu_int8_avx512, &pd_cpu_int12_avx512, has_avx512},
+    {"vnni", &pd_cpu_path_avx512, &pd_cpu_int8_vnni, &pd_cpu_int12_vnni, has_vnni},
+    {"amx", &pd_cpu_path_avx512, &pd_cpu_int8_vnni, &pd_cpu_int12_amx, has_amx},
 #endif
 };
 
@@ -128,11 +128,14 @@ static const struct isa *choose_isa(const char *name, char *error, size_t size)
 static bool choose_precision(const struct isa *isa, struct pd_cpu *cpu, enum pd_precision asked,
                              char *error, size_t size)
 {
-    bool bf16 = false;
+    bool tiles = false, bf16 = false;
 
 #if defined(__x86_64__)
-    bf16 = isa->integer == &pd_cpu_integer_amx && has_bf16();
+    tiles = isa->int12 == &pd_cpu_int12_amx;
+    bf16 = tiles && has_bf16();
 #endif
+    if (asked == PD_PRECISION_AUTO)
+        asked = tiles ? PD_PRECISION_INT12 : PD_PRECISION_INT8;
     cpu->precision = asked;
     cpu->attend = isa->path->attend;
     cpu->query_rows = PD_CPU_QUERY_ROWS;
@@ -142,8 +145,10 @@ static bool choose_precision(const struct isa *isa, struct pd_cpu *cpu, enum pd_
         cpu->query_rows = PD_CPU_QUERY_ROWS_BF16;
     }
 #endif
+    if (asked == PD_PRECISION_INT8)
+        cpu->narrow = isa->int8;
     if (asked == PD_PRECISION_INT12)
-        cpu->narrow = isa->integer;
+        cpu->narrow = isa->int12;
     if (asked != PD_PRECISION_BF16)
         return true;
 #if defined(__x86_64__)
@@ -212,7 +217,11 @@ static void cpu_close(struct pd_device *device)
 }
 
 static const char *const precisions[] = {
-    [PD_PRECISION_F32] = "f32", [PD_PRECISION_INT12] = "int12", [PD_PRECISION_BF16] = "bf16"};
+    [PD_PRECISION_F32] = "f32",
+    [PD_PRECISION_INT8] = "int8",
+    [PD_PRECISION_INT12] = "int12",
+    [PD_PRECISION_BF16] = "bf16",
+};
 
 static void cpu_describe(const struct pd_device *device, struct pd_device_info *info)
 {

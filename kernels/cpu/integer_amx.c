@@ -26,7 +26,7 @@
  * Blocks with two scales, and a few tokens, go the way of VNNI. */
 #include <stddef.h>
 
-#include "kernels/cpu/integer.h"
+#include "kernels/cpu/int12.h"
 #include "kernels/cpu/tiles.h"
 
 enum {
@@ -267,4 +267,4 @@ static void multiply_by_tiles(enum pd_form form, const uint8_t *panel, int first
                        acc + whole * PANEL);
 }
 
-const struct pd_cpu_narrow pd_cpu_integer_amx = INTEGER_KERNELS(multiply_by_tiles);
+const struct pd_cpu_narrow pd_cpu_int12_amx = INT12_KERNELS(multiply_by_tiles);

@@ -1,3 +1,5 @@
-#include "kernels/cpu/integer.h"
+#include "kernels/cpu/int12.h"
+#include "kernels/cpu/int8.h"
 
-const struct pd_cpu_narrow pd_cpu_integer_avx512 = INTEGER_KERNELS(multiply_panel);
+const struct pd_cpu_narrow pd_cpu_int12_avx512 = INT12_KERNELS(multiply_panel);
+const struct pd_cpu_narrow pd_cpu_int8_avx512 = INT8_KERNELS;

@@ -1,3 +1,5 @@
-#include "kernels/cpu/integer.h"
+#include "kernels/cpu/int12.h"
+#include "kernels/cpu/int8.h"
 
-const struct pd_cpu_narrow pd_cpu_integer_baseline = INTEGER_KERNELS(multiply_panel);
+const struct pd_cpu_narrow pd_cpu_int12_baseline = INT12_KERNELS(multiply_panel);
+const struct pd_cpu_narrow pd_cpu_int8_baseline = INT8_KERNELS;

@@ -120,8 +120,9 @@ struct pd_cpu_path {
 };
 
 extern const struct pd_cpu_path pd_cpu_path_baseline, pd_cpu_path_avx2, pd_cpu_path_avx512;
-extern const struct pd_cpu_narrow pd_cpu_integer_baseline, pd_cpu_integer_avx2,
-    pd_cpu_integer_avx512, pd_cpu_integer_vnni, pd_cpu_integer_amx, pd_cpu_bf16;
+extern const struct pd_cpu_narrow pd_cpu_int12_baseline, pd_cpu_int12_avx2, pd_cpu_int12_avx512,
+    pd_cpu_int12_vnni, pd_cpu_int12_amx, pd_cpu_int8_baseline, pd_cpu_int8_avx2, pd_cpu_int8_avx512,
+    pd_cpu_int8_vnni, pd_cpu_bf16;
 extern pd_cpu_attend pd_cpu_attend_bf16;
 
 enum {
@@ -145,6 +146,34 @@ static inline struct pd_cpu_line *pd_cpu_lines(const struct pd_cpu_rounded *x)
 static inline struct pd_cpu_scale *pd_cpu_scales(const struct pd_cpu_rounded *x)
 {
     return (void *)(pd_cpu_lines(x) + (size_t)x->tokens * (size_t)x->blocks);
+}
+
+/* x rounded to bytes: a line for each of the same places, and, where `again` says so, a second one with what the
+ * first left.
+ *
+ *     lines      first lines of all places | second lines
+ *     scales     of the first              | of the second
+ *     again      of each place a byte, 1 or 0; a few that are none follow */
+struct pd_cpu_byte_line {
+    int32_t words[BLOCK / 4];
+};
+
+struct pd_cpu_bytes {
+    struct pd_cpu_byte_line *lines[2];
+    struct pd_cpu_scale *scales[2];
+    uint8_t *again;
+};
+
+enum { PD_CPU_AGAIN_BEHIND = 8 };
+
+static inline struct pd_cpu_bytes pd_cpu_bytes(const struct pd_cpu_rounded *x)
+{
+    size_t count = (size_t)x->tokens * (size_t)x->blocks;
+    struct pd_cpu_byte_line *lines = x->memory;
+    struct pd_cpu_scale *scales = (struct pd_cpu_scale *)(lines + 2 * count);
+
+    return (struct pd_cpu_bytes){
+        {lines, lines + count}, {scales, scales + count}, (uint8_t *)(scales + 2 * count)};
 }
 
 /* Tokens of the chunk that begins at, or has, this one. */

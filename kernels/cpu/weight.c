@@ -362,7 +362,7 @@ static bool is_narrow(enum pd_precision precision, enum pd_form form)
 {
     return precision == PD_PRECISION_BF16
                ? form != PD_FORM_F32
-               : precision == PD_PRECISION_INT12 && pd_form_quantized(form);
+               : precision != PD_PRECISION_F32 && pd_form_quantized(form);
 }
 
 static void add_segment(struct pd_cpu_weight *own, int cols, enum pd_precision precision,

@@ -31,9 +31,12 @@ static int reference_open(const struct pd_device_options *options, struct pd_dev
     host->operators = operators;
     status = pd_host_open(host, &pd_backend_reference, options,
                           options->threads ? options->threads : 1, error, size);
-    if (status == PD_KERNEL_OK)
-        *device = &host->device;
-    return status;
+    if (status != PD_KERNEL_OK)
+        return status;
+    if (host->device.options.precision == PD_PRECISION_AUTO)
+        host->device.options.precision = PD_PRECISION_F32;
+    *device = &host->device;
+    return PD_KERNEL_OK;
 }
 
 static void reference_describe(const struct pd_device *device, struct pd_device_info *info)
@@ -62,7 +65,7 @@ static bool rounds(enum pd_precision precision, const struct pd_weight_source *s
         return false;
     return precision == PD_PRECISION_BF16
                ? type != PD_F32
-               : precision == PD_PRECISION_INT12 && pd_dtype_quantized(type);
+               : precision != PD_PRECISION_F32 && pd_dtype_quantized(type);
 }
 
 static int reference_weight_create(struct pd_device *device, enum pd_weight_layout layout, int cols,

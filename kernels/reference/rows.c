@@ -54,14 +54,31 @@ static double dot(const float *a, const float *b, int count)
 }
 
 /* x as a product with quantised weights sees it where the device rounds. */
-static void round_row(const float *x, int cols, float *out)
+static void round_to_12_bits(const float *x, int cols, float *out)
 {
     for (int k = 0; k + 32 <= cols; k += 32) {
         int16_t q[32];
-        float d = pd_quantize32(x + k, q);
+        float d = pd_quantize32(x + k, PD_QUANTIZE_INT12, q);
 
         for (int i = 0; i < 32; i++)
             out[k + i] = d * (float)q[i];
+    }
+}
+
+static void round_to_bytes(const float *x, int cols, float *out)
+{
+    for (int k = 0; k + 32 <= cols; k += 32) {
+        int16_t q[32];
+        float rest[32], d = pd_quantize32(x + k, PD_QUANTIZE_INT8, q);
+        bool again = pd_quantize_again(x + k, d, q, rest);
+
+        for (int i = 0; i < 32; i++)
+            out[k + i] = d * (float)q[i];
+        if (!again)
+            continue;
+        d = pd_quantize32(rest, PD_QUANTIZE_INT8, q);
+        for (int i = 0; i < 32; i++)
+            out[k + i] += d * (float)q[i];
     }
 }
 
@@ -127,8 +144,10 @@ void pd_reference_matmul(const struct pd_host_run *run, const struct pd_op *op, 
         const float *x = pd_host_floats(op->in) + (size_t)t * (size_t)op->in.cols;
         float *out = pd_host_floats(op->out) + (size_t)t * (size_t)columns;
 
+        if (rounded.precision == PD_PRECISION_INT8)
+            round_to_bytes(x, op->in.cols, rounded.x);
         if (rounded.precision == PD_PRECISION_INT12)
-            round_row(x, op->in.cols, rounded.x);
+            round_to_12_bits(x, op->in.cols, rounded.x);
         if (rounded.precision == PD_PRECISION_BF16)
             round_to_bf16(x, op->in.cols, rounded.x);
         for (int r = first; r < end; r++) {

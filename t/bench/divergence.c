@@ -4,7 +4,8 @@
  *
  *     divergence MODEL                     from the top of the tree
  *     divergence MODEL IDS [PRECISION]     of the texts in a file: a JSON list of lists of ids, the second half of
- *                                          each, as llama-perplexity looks at its chunks; int12 or bf16
+ *                                          each, as llama-perplexity looks at its chunks; auto, int8,
+ *                                          int12 or bf16
  *
  * Prints one line of JSON: positions, the mean, the largest, how often the most likely token differs, at how
  * many positions it is clear (more than MARGIN ahead of the next in float32), and how often it differs there. */
@@ -124,11 +125,24 @@ static void read_texts(struct model_run runs[2], const json_t *texts, float *log
     }
 }
 
+/* Returns whether `name` is one. */
+static bool find_precision(const char *name, enum pd_precision *precision)
+{
+    static const char *const names[] = {[PD_PRECISION_INT8] = "int8",
+                                        [PD_PRECISION_INT12] = "int12",
+                                        [PD_PRECISION_BF16] = "bf16",
+                                        [PD_PRECISION_AUTO] = "auto"};
+
+    for (int i = PD_PRECISION_INT8; i <= PD_PRECISION_AUTO; i++) {
+        if (strcmp(names[i], name) == 0)
+            *precision = (enum pd_precision)i;
+    }
+    return *precision != PD_PRECISION_F32;
+}
+
 int main(int count, char **arguments)
 {
-    const bool bf16 = count == 4 && strcmp(arguments[3], "bf16") == 0;
-    const enum pd_precision precisions[] = {PD_PRECISION_F32,
-                                            bf16 ? PD_PRECISION_BF16 : PD_PRECISION_INT12};
+    enum pd_precision precisions[] = {PD_PRECISION_F32, PD_PRECISION_F32};
     json_t *root = json_load_file(count >= 3 ? arguments[2] : "t/oracle/logits.json", 0, NULL);
     const json_t *texts = json_is_array(root) ? root : json_object_get(root, "prompts");
     struct sums sums = {0};
@@ -136,8 +150,9 @@ int main(int count, char **arguments)
     float *logits[2];
 
     if (count < 2 || count > 4 || root == NULL ||
-        (count == 4 && !bf16 && strcmp(arguments[3], "int12") != 0)) {
-        fprintf(stderr, "usage: divergence MODEL [IDS [int12|bf16]] (from the top of the tree)\n");
+        !find_precision(count == 4 ? arguments[3] : "auto", &precisions[1])) {
+        fprintf(stderr, "usage: divergence MODEL [IDS [auto|int8|int12|bf16]] (from the top of the "
+                        "tree)\n");
         return 2;
     }
     for (int i = 0; i < 2; i++) {

@@ -1,7 +1,7 @@
 /* What the cpu kernels reach: the whole step of a model shaped like SmolLM2-135M-Instruct Q4_1, with random
  * weights, through kernels.h alone, beside what the machine can do at most in the same minute.
  *
- *     build/t/bench/kernels [threads [isa [auto|bf16|int12|f32]]]
+ *     build/t/bench/kernels [threads [isa [auto|bf16|int8|int12|f32]]]
  *     build/t/bench/kernels threads limits                 only what the machine can do
  *
  * Prints a table to stderr and one line of JSON to stdout. Figures vary with the machine's mood: look
@@ -320,24 +320,25 @@ static const double WEIGHT_BYTES =
     LAYERS * (960.0 * 576 + 576.0 * 576 + 3.0 * 1536 * 576) * 20 / 32 + 49152.0 * 576 * 34 / 32;
 
 /* The least seconds that a step can take: to read the weights once, or to multiply, whichever is longer.
- * 12 bits of x are two bytes: two multiply-adds each; tiles take as long for one of bf16. */
-static double floor_of(const struct floors *floors, enum pd_precision precision, double products)
+ * 12 bits of x are two bytes: two multiply-adds each; tiles take as long for one of bf16. 8 bits are one, where
+ * nothing is left to multiply again. */
+static double floor_of(const struct floors *floors, const char *numerics, double products)
 {
-    double read = WEIGHT_BYTES / (1e9 * floors->read);
-    double multiply = precision != PD_PRECISION_F32 && floors->int8 > 0
-                          ? 4 * products / (1e9 * floors->int8)
+    double read = WEIGHT_BYTES / (1e9 * floors->read), bytes = strstr(numerics, " int8 ") ? 1 : 2;
+    double multiply = strstr(numerics, " f32 ") == NULL && floors->int8 > 0
+                          ? 2 * bytes * products / (1e9 * floors->int8)
                           : 2 * products / (1e9 * floors->f32);
 
     return read > multiply || floors->f32 <= 0 ? read : multiply;
 }
 
-static void print_case(struct model *model, const struct floors *floors,
-                       enum pd_precision precision, const struct bench_case *c)
+static void print_case(struct model *model, const struct floors *floors, const char *numerics,
+                       const struct bench_case *c)
 {
     int tokens = c->sequences * c->rows;
     double products = MATRICES * tokens + HEAD * c->sequences, cpu;
     double seconds = time_step(model, c->sequences, c->rows, c->position, &cpu);
-    double least = floor_of(floors, precision, products);
+    double least = floor_of(floors, numerics, products);
 
     fprintf(stderr, "%-24s %10.3f %10.3f %10.1f %10.1f %12.2f %10.3f\n", c->name, 1e3 * cpu,
             1e3 * seconds, tokens / seconds, 2e-9 * products / seconds,
@@ -349,10 +350,10 @@ static void print_case(struct model *model, const struct floors *floors,
 
 static enum pd_precision precision_of(const char *name)
 {
-    static const char *const names[] = {"f32", "int12", "bf16"};
+    static const char *const names[] = {"f32", "int8", "int12", "bf16", "auto"};
     int i = 0;
 
-    while (i < 2 && strcmp(name, names[i]) != 0)
+    while (i < 4 && strcmp(name, names[i]) != 0)
         i++;
     return (enum pd_precision)i;
 }
@@ -361,7 +362,7 @@ int main(int count, char **arguments)
 {
     int threads = count > 1 ? atoi(arguments[1]) : 2;
     const char *path = count > 2 ? arguments[2] : "auto";
-    enum pd_precision precision = precision_of(count > 3 ? arguments[3] : "int12");
+    enum pd_precision precision = precision_of(count > 3 ? arguments[3] : "auto");
     struct pd_device_info info;
     struct floors floors;
     struct model model;
@@ -379,7 +380,7 @@ int main(int count, char **arguments)
     printf("{\"bench\": \"kernels\", \"figures\": [");
     for (int i = 0; i < CASES; i++) {
         printf("%s", i > 0 ? ", " : "");
-        print_case(&model, &floors, precision, &cases[i]);
+        print_case(&model, &floors, info.numerics, &cases[i]);
     }
     printf("]}\n");
     pd_device_close(model.device);

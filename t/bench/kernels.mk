@@ -1,4 +1,4 @@
-# The kernels alone, without a model file: build/t/bench/kernels [threads [isa [auto|bf16|int12|f32]]].
+# The kernels alone, without a model file: build/t/bench/kernels [threads [isa [auto|bf16|int8|int12|f32]]].
 $(BUILD)/t/bench/kernels: $(BUILD)/t/bench/kernels.o $(BUILD)/t/bench/peaks.o $(BUILD)/libpdkernels.a
 	$(CC) $(PD_LDFLAGS) -o $@ $^ -lpthread -lm
 

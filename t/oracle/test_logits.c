@@ -31,7 +31,7 @@ static const char reference_file[] = "t/oracle/logits.json";
  * binding: it takes two errors of `logit` to swap two tokens. */
 static const struct tolerance {
     double logit, margin;
-} FLOAT = {0.001, 0.002}, HALF = {0.1, 0.2}, ATTENTION = {0.4, 0.2}, BF16 = {0.6, 0.2};
+} FLOAT = {0.001, 0.002}, HALF = {0.1, 0.2}, ATTENTION = {0.4, 0.2}, EIGHT_BITS = {0.6, 0.2};
 
 enum { TEXT_MAX = 2048 };
 
@@ -56,8 +56,8 @@ static bool is_cuda(void)
  * than they may move the greedy token; bench-engine has their divergence. */
 static const struct tolerance *tolerance(enum pd_precision precision)
 {
-    if (precision == PD_PRECISION_BF16)
-        return &BF16;
+    if (precision == PD_PRECISION_INT8 || precision == PD_PRECISION_BF16)
+        return &EIGHT_BITS;
     return is_cuda() || precision == PD_PRECISION_INT12 ? &HALF : &FLOAT;
 }
 
@@ -267,6 +267,14 @@ static void test_smollm2(void **state)
     check_smollm2("SmolLM2-135M-Instruct Q4_1", PD_PRECISION_F32);
 }
 
+static void test_smollm2_int8(void **state)
+{
+    (void)state;
+    if (is_cuda())
+        skip(); /* it has no such choice */
+    check_smollm2("SmolLM2-135M-Instruct Q4_1, int8", PD_PRECISION_INT8);
+}
+
 static void test_smollm2_int12(void **state)
 {
     (void)state;
@@ -329,6 +337,7 @@ int main(void)
         TINY("tiny-qwen2-window"),
         TINY("tiny-qwen3"),
         cmocka_unit_test(test_smollm2),
+        cmocka_unit_test(test_smollm2_int8),
         cmocka_unit_test(test_smollm2_int12),
         cmocka_unit_test(test_smollm2_bf16),
     };

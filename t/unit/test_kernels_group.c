@@ -187,9 +187,10 @@ static void check_equal(const struct shape *shape, const char *kind, const char 
 }
 
 static const struct shape shapes[] = {
-    {PD_Q4_1, PD_PRECISION_INT12, 256},  {PD_Q8_0, PD_PRECISION_INT12, 768},
-    {PD_Q4_0, PD_PRECISION_F32, 768},    {PD_Q8_0, PD_PRECISION_F32, 256},
+    {PD_Q4_1, PD_PRECISION_INT12, 256},  {PD_Q8_0, PD_PRECISION_INT8, 768},
+    {PD_Q4_0, PD_PRECISION_F32, 768},    {PD_Q8_0, PD_PRECISION_INT12, 256},
     {PD_BF16, PD_PRECISION_INT12, 1280}, {PD_Q4_1, PD_PRECISION_BF16, 1280},
+    {PD_Q4_1, PD_PRECISION_INT8, 512},   {PD_Q8_0, PD_PRECISION_F32, 256},
     {PD_F32, PD_PRECISION_F32, 256},
 };
 
@@ -240,11 +241,12 @@ static void test_slices_against_the_reference(void **state)
 {
     static const struct shape more[] = {{PD_Q4_K, PD_PRECISION_INT12, 512},
                                         {PD_Q6_K, PD_PRECISION_INT12, 512},
+                                        {PD_Q6_K, PD_PRECISION_INT8, 512},
                                         {PD_Q6_K, PD_PRECISION_F32, 512},
                                         {PD_Q5_0, PD_PRECISION_F32, 1024}};
 
     (void)state;
-    for (int i = 0; i < SHAPES + 4; i++) {
+    for (int i = 0; i < SHAPES + 5; i++) {
         const struct shape *shape = i < SHAPES ? &shapes[i] : &more[i - SHAPES];
         static struct answer expected, answer;
         struct chain chain;
@@ -253,7 +255,7 @@ static void test_slices_against_the_reference(void **state)
         play(&chain, TOKENS - 1, &expected);
         pd_rig_close(&chain.rig);
         for (const char *const *path = pd_rig_paths(); *path != NULL; path++) {
-            /* rounded to 12 bits, what differs by an ulp may round apart */
+            /* rounded, what differs by an ulp may round apart */
             double allowed = shape->precision == PD_PRECISION_F32     ? 1e-5
                              : shape->precision == PD_PRECISION_INT12 ? 1e-3
                                                                       : 1e-2,

@@ -11,57 +11,103 @@
 #include "kernels/dtype.h"
 #include "t/unit/kernel_rig.h"
 
+enum bits { INT8, INT12 };
+
+static const char *const names[] = {"int8", "int12"};
+
 static const struct {
-    const char *name;
-    const struct pd_cpu_narrow *integer;
+    const char *path;
+    const struct pd_cpu_narrow *kernels[2];
 } tables[] = {
-    {"baseline", &pd_cpu_integer_baseline}, {"avx2", &pd_cpu_integer_avx2},
-    {"avx512", &pd_cpu_integer_avx512},     {"vnni", &pd_cpu_integer_vnni},
-    {"amx", &pd_cpu_integer_amx},
+    {"baseline", {&pd_cpu_int8_baseline, &pd_cpu_int12_baseline}},
+    {"avx2", {&pd_cpu_int8_avx2, &pd_cpu_int12_avx2}},
+    {"avx512", {&pd_cpu_int8_avx512, &pd_cpu_int12_avx512}},
+    {"vnni", {&pd_cpu_int8_vnni, &pd_cpu_int12_vnni}},
+    {"amx", {&pd_cpu_int8_vnni, &pd_cpu_int12_amx}},
 };
 
 /* The table of a path that this machine can run. */
-static const struct pd_cpu_narrow *table(const char *name)
+static const struct pd_cpu_narrow *table(const char *path, enum bits bits)
 {
     for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++) {
-        if (strcmp(tables[i].name, name) == 0)
-            return tables[i].integer;
+        if (strcmp(tables[i].path, path) == 0)
+            return tables[i].kernels[bits];
     }
-    fail_msg("no table of %s", name);
+    fail_msg("no table of %s", path);
     return NULL;
 }
 
 /* ---- rounding -------------------------------------------------------------------------------- */
 
 /* Where a test keeps rounded x: `tokens` rows of `blocks`. */
-static struct pd_cpu_rounded make_rounded(int tokens, int blocks)
+static struct pd_cpu_rounded make_rounded(enum bits bits, int tokens, int blocks)
 {
-    size_t bytes = pd_cpu_integer_baseline.bytes(tokens, blocks);
+    size_t bytes = table("baseline", bits)->bytes(tokens, blocks);
     void *memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
 
     assert_non_null(memory);
     return (struct pd_cpu_rounded){memory, tokens, blocks};
 }
 
-static void check_rounded(const char *path, const struct pd_cpu_line *line,
-                          const struct pd_cpu_scale *scale, const float *x)
+static void check_line(const char *path, const int16_t q[BLOCK], float d, int offset,
+                       const int got[BLOCK], const struct pd_cpu_scale *scale)
 {
-    int16_t q[BLOCK];
-    float d = pd_quantize32(x, q);
-    int low = 0, high = 0;
+    int sums[2] = {0, 0};
 
     for (int k = 0; k < BLOCK; k++) {
-        int at = k / 8 * 8 + k % 2 * 4 + k % 8 / 2;
-        int got = 16 * ((const int8_t *)line->high)[at] + ((const int8_t *)line->low)[at];
-
-        if (got != q[k])
-            fail_msg("%s: %g becomes %d, not %d", path, (double)x[k], got, q[k]);
-        *(k < BLOCK / 2 ? &low : &high) += q[k];
+        if (got[k] != q[k])
+            fail_msg("%s: column %d becomes %d, not %d", path, k, got[k], q[k]);
+        sums[k / (BLOCK / 2)] += q[k];
     }
     assert_true(isnan(d) ? isnan(scale->d) && isnan(scale->sum)
-                         : scale->d == d && scale->sum == d * (float)(low + high));
-    assert_int_equal(scale->offset[0], -8 * low);
-    assert_int_equal(scale->offset[1], -8 * high);
+                         : scale->d == d && scale->sum == d * (float)(sums[0] + sums[1]));
+    assert_int_equal(scale->offset[0], offset * sums[0]);
+    assert_int_equal(scale->offset[1], offset * sums[1]);
+}
+
+/* Column k of eight words of bytes. */
+static int column(const int32_t *line, int k)
+{
+    return ((const int8_t *)line)[k / 8 * 8 + k % 2 * 4 + k % 8 / 2];
+}
+
+static void check_rounded12(const char *path, const struct pd_cpu_rounded *out, size_t at,
+                            const float *x)
+{
+    const struct pd_cpu_line *line = pd_cpu_lines(out) + at;
+    int16_t q[BLOCK];
+    float d = pd_quantize32(x, PD_QUANTIZE_INT12, q);
+    int got[BLOCK];
+
+    for (int k = 0; k < BLOCK; k++)
+        got[k] = 16 * column(line->high, k) + column(line->low, k);
+    check_line(path, q, d, -8, got, pd_cpu_scales(out) + at);
+}
+
+static void check_bytes(const char *path, const struct pd_cpu_bytes *bytes, int second, size_t at,
+                        const int16_t q[BLOCK], float d)
+{
+    int got[BLOCK];
+
+    for (int k = 0; k < BLOCK; k++)
+        got[k] = column(bytes->lines[second][at].words, k);
+    check_line(path, q, d, -128, got, bytes->scales[second] + at);
+}
+
+static void check_rounded8(const char *path, const struct pd_cpu_rounded *out, size_t at,
+                           const float *x)
+{
+    struct pd_cpu_bytes bytes = pd_cpu_bytes(out);
+    int16_t q[BLOCK];
+    float rest[BLOCK], d = pd_quantize32(x, PD_QUANTIZE_INT8, q);
+    bool again = pd_quantize_again(x, d, q, rest);
+
+    check_bytes(path, &bytes, 0, at, q, d);
+    assert_int_equal(bytes.again[at], again);
+    if (!again)
+        return;
+    d = pd_quantize32(rest, PD_QUANTIZE_INT8, q);
+    check_bytes(path, &bytes, 1, at, q, d);
 }
 
 /* Ordinary numbers of every size, exact ties, and blocks with something strange in them. */
@@ -74,59 +120,105 @@ static void fill_block(float *x, int kind, uint64_t *random)
     if (kind % 5 == 0) {
         for (int k = 0; k < BLOCK; k++)
             x[k] = ((float)(pd_rig_random(random) % 4077) - 2038) * 0.5f;
-        x[kind % BLOCK] = PD_QUANTIZE_MOST;
+        x[kind % BLOCK] = kind % 10 ? PD_QUANTIZE_INT12 : PD_QUANTIZE_INT8 * 16;
     }
     if (kind % 7 == 0)
         x[kind / 7 % BLOCK] = strange[kind / 7 % 8];
+    if (kind % 11 == 0)
+        x[kind / 11 % BLOCK] *= 30; /* stands out */
     if (kind % 31 == 0)
         memset(x, 0, BLOCK * sizeof(*x));
 }
 
+static void check_rounding(enum bits bits, const float *x, int rows, int blocks)
+{
+    enum { PARTS = 4 };
+    struct pd_cpu_rounded out = make_rounded(bits, rows, blocks);
+
+    for (const char *const *path = pd_rig_paths(); *path != NULL; path++) {
+        memset(out.memory, 1, table(*path, bits)->bytes(rows, blocks));
+        for (int part = 0; part < PARTS; part++)
+            table(*path, bits)->round(x, blocks * BLOCK, &out, part, PARTS);
+        for (int i = 0; i < rows * blocks; i++) {
+            const float *from = x + (i % rows * blocks + i / rows) * BLOCK;
+
+            (bits == INT8 ? check_rounded8 : check_rounded12)(*path, &out, (size_t)i, from);
+        }
+    }
+    free(out.memory);
+}
+
 static void test_rounding_is_the_definition(void **state)
 {
-    enum { ROWS = 30, BLOCKS = 40, PARTS = 4 };
+    enum { ROWS = 30, BLOCKS = 40 };
     float *x = malloc(ROWS * BLOCKS * BLOCK * sizeof(*x));
-    struct pd_cpu_rounded out = make_rounded(ROWS, BLOCKS);
     uint64_t random = 5;
 
     (void)state;
     assert_non_null(x);
     for (int b = 0; b < ROWS * BLOCKS; b++)
         fill_block(x + b * BLOCK, b, &random);
-    for (const char *const *path = pd_rig_paths(); *path != NULL; path++) {
-        memset(out.memory, 1, table(*path)->bytes(ROWS, BLOCKS));
-        for (int part = 0; part < PARTS; part++)
-            table(*path)->round(x, BLOCKS * BLOCK, &out, part, PARTS);
-        for (int row = 0; row < ROWS; row++) {
-            for (int b = 0; b < BLOCKS; b++)
-                check_rounded(*path, &pd_cpu_lines(&out)[b * ROWS + row],
-                              &pd_cpu_scales(&out)[b * ROWS + row], x + (row * BLOCKS + b) * BLOCK);
-        }
-    }
+    check_rounding(INT8, x, ROWS, BLOCKS);
+    check_rounding(INT12, x, ROWS, BLOCKS);
     free(x);
-    free(out.memory);
 }
 
 /* What the definition itself promises. */
+static void check_near(const float x[BLOCK], int most)
+{
+    float greatest = 0, d;
+    int16_t q[BLOCK];
+
+    for (int k = 0; k < BLOCK; k++)
+        greatest = fmaxf(greatest, fabsf(x[k]));
+    d = pd_quantize32(x, most, q);
+    assert_true(fabs((double)d * most - greatest) <= 1e-6 * greatest);
+    for (int k = 0; k < BLOCK; k++)
+        assert_true(fabs((double)d * q[k] - x[k]) <= 0.501 * d);
+}
+
+/* A second line makes 15 bits of 8, and comes where the squares are few for the greatest of them. */
+static void check_near_again(const float x[BLOCK], int *again)
+{
+    float rest[BLOCK], d, d_rest;
+    int16_t q[BLOCK], q_rest[BLOCK];
+    double squares = 0, greatest = 0;
+
+    for (int k = 0; k < BLOCK; k++) {
+        squares += (double)x[k] * x[k];
+        greatest = fmax(greatest, fabs((double)x[k]));
+    }
+    d = pd_quantize32(x, PD_QUANTIZE_INT8, q);
+    if (!pd_quantize_again(x, d, q, rest)) {
+        assert_true(sqrt(squares / BLOCK) > 0.24 * greatest);
+        return;
+    }
+    assert_true(sqrt(squares / BLOCK) < 0.26 * greatest);
+    d_rest = pd_quantize32(rest, PD_QUANTIZE_INT8, q_rest);
+    assert_true(d_rest <= d / 253);
+    for (int k = 0; k < BLOCK; k++)
+        assert_true(fabs((double)d * q[k] + (double)d_rest * q_rest[k] - x[k]) <= 0.51 * d / 253);
+    ++*again;
+}
+
 static void test_rounded_numbers_are_near(void **state)
 {
     uint64_t random = 6;
+    int again = 0;
 
     (void)state;
     for (int kind = 100; kind < 250; kind++) {
-        float x[BLOCK], greatest = 0;
-        int16_t q[BLOCK];
-        float d;
+        float x[BLOCK];
 
         for (int k = 0; k < BLOCK; k++)
             x[k] = ldexpf(pd_rig_normal(&random), kind - 155);
-        for (int k = 0; k < BLOCK; k++)
-            greatest = fmaxf(greatest, fabsf(x[k]));
-        d = pd_quantize32(x, q);
-        assert_true(fabs((double)d * PD_QUANTIZE_MOST - greatest) <= 1e-6 * greatest);
-        for (int k = 0; k < BLOCK; k++)
-            assert_true(fabs((double)d * q[k] - x[k]) <= 0.501 * d);
+        if (kind % 2)
+            x[kind % BLOCK] *= 8;
+        check_near(x, PD_QUANTIZE_INT8);
+        check_near(x, PD_QUANTIZE_INT12);
+        check_near_again(x, &again);
     }
+    assert_in_range(again, 20, 130);
 }
 
 /* ---- products -------------------------------------------------------------------------------- */
@@ -167,13 +259,25 @@ static uint8_t *random_panel(enum pd_form form, uint64_t *random)
     return panel;
 }
 
+/* Row t of x: some are small, and in some blocks of most a number stands out. */
+static void fill_row(float *rows, int t, uint64_t seed)
+{
+    float *row = rows + t * COLUMNS;
+
+    pd_rig_fill(row, COLUMNS, t % 5 == 0 ? 1e-3f : 1, seed + (uint64_t)t);
+    for (int b = 0; b < PRODUCT_BLOCKS; b++) {
+        if ((t >> b) % 2)
+            row[b * BLOCK + t % BLOCK] *= 50;
+    }
+}
+
 /* acc after a panel, for the first `tokens` of x. */
-static void product(const char *path, enum pd_form form, const uint8_t *panel,
+static void product(const struct pd_cpu_narrow *kernels, enum pd_form form, const uint8_t *panel,
                     const struct pd_cpu_rounded *x, int tokens, float *acc)
 {
     for (int i = 0; i < tokens * PANEL; i++)
         acc[i] = (float)(i % PANEL);
-    table(path)->multiply(form, panel, 0, PRODUCT_BLOCKS, x, 0, tokens, acc);
+    kernels->multiply(form, panel, 0, PRODUCT_BLOCKS, x, 0, tokens, acc);
 }
 
 static bool fused(const char *path)
@@ -183,29 +287,29 @@ static bool fused(const char *path)
 
 /* All paths with fused multiply-add give the same bits, whatever the number of tokens; the baseline, which
  * rounds once more, nearly so. */
-static void check_products(enum pd_form form, uint64_t seed)
+static void check_products(enum bits bits, enum pd_form form, uint64_t seed)
 {
     uint8_t *panel = random_panel(form, &seed);
-    struct pd_cpu_rounded x = make_rounded(PRODUCT_TOKENS, PRODUCT_BLOCKS);
+    struct pd_cpu_rounded x = make_rounded(bits, PRODUCT_TOKENS, PRODUCT_BLOCKS);
     float first[PRODUCT_ROOM * PANEL], acc[PRODUCT_ROOM * PANEL];
     float rows[PRODUCT_TOKENS * COLUMNS];
     const char *expected = NULL;
 
     for (int t = 0; t < PRODUCT_TOKENS; t++)
-        pd_rig_fill(rows + t * COLUMNS, COLUMNS, t % 5 == 0 ? 1e-3f : 1, seed + (uint64_t)t);
-    pd_cpu_integer_baseline.round(rows, COLUMNS, &x, 0, 1);
+        fill_row(rows, t, seed);
+    table("baseline", bits)->round(rows, COLUMNS, &x, 0, 1);
     for (const char *const *path = pd_rig_paths(); *path != NULL; path++) {
         for (int tokens = 1; tokens <= PRODUCT_TOKENS; tokens++) {
-            product(*path, form, panel, &x, tokens, acc);
+            product(table(*path, bits), form, panel, &x, tokens, acc);
             if (expected == NULL || (fused(*path) && !fused(expected))) {
                 if (expected != NULL)
                     assert_true(pd_rig_error(acc, first, (size_t)(tokens * PANEL)) < 1e-6);
-                product(*path, form, panel, &x, PRODUCT_TOKENS, first);
+                product(table(*path, bits), form, panel, &x, PRODUCT_TOKENS, first);
                 expected = *path;
             }
             if (memcmp(acc, first, sizeof(float) * (size_t)(tokens * PANEL)) != 0)
-                fail_msg("%s, form %d, %d tokens: not the bits of %s", *path, form, tokens,
-                         expected);
+                fail_msg("%s, %s, form %d, %d tokens: not the bits of %s", *path, names[bits], form,
+                         tokens, expected);
         }
     }
     free(panel);
@@ -215,60 +319,75 @@ static void check_products(enum pd_form form, uint64_t seed)
 static void test_products_are_equal(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++)
-        check_products(forms[i], 70 + i);
+    for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
+        check_products(INT8, forms[i], 70 + i);
+        check_products(INT12, forms[i], 70 + i);
+    }
 }
 
 /* Tokens of a later chunk get what they get alone. */
-static void test_chunks_are_equal(void **state)
+static void check_chunks(const struct pd_cpu_narrow *kernels, enum bits bits)
 {
     enum { REST = 21, ALL = PD_CPU_CHUNK + REST };
-    float *rows = malloc(ALL * COLUMNS * sizeof(*rows)), acc[2 * 16 * PANEL];
+    float *rows = malloc(ALL * COLUMNS * sizeof(*rows));
+    float acc[2 * 16 * PANEL], alone[2 * 16 * PANEL];
     uint64_t seed = 11;
     uint8_t *panel = random_panel(PD_FORM_N4, &seed);
+    struct pd_cpu_rounded all = make_rounded(bits, ALL, PRODUCT_BLOCKS),
+                          rest = make_rounded(bits, REST, PRODUCT_BLOCKS);
 
-    (void)state;
     assert_non_null(rows);
-    pd_rig_fill(rows, ALL * COLUMNS, 1, seed);
-    for (const char *const *path = pd_rig_paths(); *path != NULL; path++) {
-        struct pd_cpu_rounded all = make_rounded(ALL, PRODUCT_BLOCKS),
-                              rest = make_rounded(REST, PRODUCT_BLOCKS);
-        float alone[2 * 16 * PANEL];
-
-        for (int part = 0; part < 3; part++)
-            table(*path)->round(rows, COLUMNS, &all, part, 3);
-        table(*path)->round(rows + PD_CPU_CHUNK * COLUMNS, COLUMNS, &rest, 0, 1);
-        table(*path)->multiply(PD_FORM_N4, panel, 1, PRODUCT_BLOCKS - 1, &all, PD_CPU_CHUNK, REST,
-                               acc);
-        table(*path)->multiply(PD_FORM_N4, panel, 1, PRODUCT_BLOCKS - 1, &rest, 0, REST, alone);
-        assert_memory_equal(acc, alone, sizeof(*acc) * REST * PANEL);
-        free(all.memory);
-        free(rest.memory);
-    }
+    for (int t = 0; t < ALL; t++)
+        fill_row(rows, t, seed);
+    for (int part = 0; part < 3; part++)
+        kernels->round(rows, COLUMNS, &all, part, 3);
+    kernels->round(rows + PD_CPU_CHUNK * COLUMNS, COLUMNS, &rest, 0, 1);
+    kernels->multiply(PD_FORM_N4, panel, 1, PRODUCT_BLOCKS - 1, &all, PD_CPU_CHUNK, REST, acc);
+    kernels->multiply(PD_FORM_N4, panel, 1, PRODUCT_BLOCKS - 1, &rest, 0, REST, alone);
+    assert_memory_equal(acc, alone, sizeof(*acc) * REST * PANEL);
+    free(all.memory);
+    free(rest.memory);
     free(rows);
     free(panel);
 }
 
-/* A number that is none in x makes every result of its row one, and no other row's. */
-static void test_nan_stays_in_its_row(void **state)
+static void test_chunks_are_equal(void **state)
 {
     (void)state;
     for (const char *const *path = pd_rig_paths(); *path != NULL; path++) {
-        for (int kind = 0; kind < 3; kind++) {
-            static const float strange[] = {NAN, INFINITY, -INFINITY};
-            struct pd_cpu_rounded x = make_rounded(PRODUCT_TOKENS, PRODUCT_BLOCKS);
-            float acc[PRODUCT_ROOM * PANEL], rows[PRODUCT_TOKENS * COLUMNS];
-            uint64_t seed = 9;
-            uint8_t *panel = random_panel(PD_FORM_N4, &seed);
+        check_chunks(table(*path, INT8), INT8);
+        check_chunks(table(*path, INT12), INT12);
+    }
+}
 
-            pd_rig_fill(rows, PRODUCT_TOKENS * COLUMNS, 1, seed);
-            rows[6 * COLUMNS + 40] = strange[kind];
-            table(*path)->round(rows, COLUMNS, &x, 0, 1);
-            product(*path, PD_FORM_N4, panel, &x, PRODUCT_TOKENS, acc);
-            for (int i = 0; i < PRODUCT_TOKENS * PANEL; i++)
-                assert_true(!isfinite(acc[i]) == (i / PANEL == 6));
-            free(panel);
-            free(x.memory);
+/* A number that is none in x makes every result of its row one, and no other row's. */
+static void check_nan(const struct pd_cpu_narrow *kernels, enum bits bits, float strange)
+{
+    struct pd_cpu_rounded x = make_rounded(bits, PRODUCT_TOKENS, PRODUCT_BLOCKS);
+    float acc[PRODUCT_ROOM * PANEL], rows[PRODUCT_TOKENS * COLUMNS];
+    uint64_t seed = 9;
+    uint8_t *panel = random_panel(PD_FORM_N4, &seed);
+
+    for (int t = 0; t < PRODUCT_TOKENS; t++)
+        fill_row(rows, t, seed);
+    rows[6 * COLUMNS + 40] = strange;
+    kernels->round(rows, COLUMNS, &x, 0, 1);
+    product(kernels, PD_FORM_N4, panel, &x, PRODUCT_TOKENS, acc);
+    for (int i = 0; i < PRODUCT_TOKENS * PANEL; i++)
+        assert_true(!isfinite(acc[i]) == (i / PANEL == 6));
+    free(panel);
+    free(x.memory);
+}
+
+static void test_nan_stays_in_its_row(void **state)
+{
+    static const float strange[] = {NAN, INFINITY, -INFINITY};
+
+    (void)state;
+    for (const char *const *path = pd_rig_paths(); *path != NULL; path++) {
+        for (int kind = 0; kind < 3; kind++) {
+            check_nan(table(*path, INT8), INT8, strange[kind]);
+            check_nan(table(*path, INT12), INT12, strange[kind]);
         }
     }
 }

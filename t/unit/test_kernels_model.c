@@ -53,6 +53,8 @@ static const struct pd_small_shape shapes[] = {
     {14, 2, 64, 64, 128, 16, PD_ROPE_HALF, PD_F32, PD_Q8_0, true, PD_PRECISION_F32},
     {6, 2, 48, 48, 0, 16, PD_ROPE_HALF, PD_F32, PD_Q4_1, false, PD_PRECISION_INT12},
     {4, 4, 32, 32, 0, 16, PD_ROPE_HALF, PD_F32, PD_Q8_0, true, PD_PRECISION_INT12},
+    {9, 3, 64, 64, 0, 16, PD_ROPE_INTERLEAVED, PD_F16, PD_Q4_1, false, PD_PRECISION_INT8},
+    {4, 4, 32, 32, 0, 16, PD_ROPE_HALF, PD_F32, PD_Q8_0, true, PD_PRECISION_INT8},
     {9, 3, 64, 64, 0, 16, PD_ROPE_INTERLEAVED, PD_F16, PD_Q4_1, false, PD_PRECISION_BF16},
     {4, 2, 40, 40, 50, 11, PD_ROPE_HALF, PD_F32, PD_F16, true, PD_PRECISION_BF16},
     /* attention in bf16: few rows and many, runs of dimensions that are whole and that are not */
@@ -96,7 +98,7 @@ static void test_every_path_against_the_reference(void **state)
 
         if (shapes[i].precision == PD_PRECISION_INT12) /* what differs by an ulp may round apart */
             allowed = 1e-3;
-        if (shapes[i].precision == PD_PRECISION_BF16)
+        if (shapes[i].precision == PD_PRECISION_INT8 || shapes[i].precision == PD_PRECISION_BF16)
             allowed = 1e-2;
         pd_small_open(&model, &shapes[i], "reference", NULL, 2);
         play(&model, expected);
@@ -153,7 +155,7 @@ static void test_equal_numerics_are_equal(void **state)
     (void)state;
     check_equal_numerics(&shapes[0]);
     for (int i = 1; i < TILED; i++) {
-        if (shapes[i].precision == PD_PRECISION_INT12)
+        if (shapes[i].precision == PD_PRECISION_INT8 || shapes[i].precision == PD_PRECISION_INT12)
             check_equal_numerics(&shapes[i]);
     }
 }

@@ -103,7 +103,7 @@ static float *job_run(const struct pd_device_options *options, const struct job 
 static void check_precision(const struct job *job, enum pd_precision precision)
 {
     struct pd_device_options reference = pd_rig_options("reference", NULL, 2);
-    static const char *const names[] = {"f32", "int12", "bf16"};
+    static const char *const names[] = {"f32", "int8", "int12", "bf16"};
     int outputs;
     float *expected;
 
@@ -133,6 +133,7 @@ static void check_precision(const struct job *job, enum pd_precision precision)
 static void check_job(const struct job *job)
 {
     check_precision(job, PD_PRECISION_F32);
+    check_precision(job, PD_PRECISION_INT8);
     check_precision(job, PD_PRECISION_INT12);
     check_precision(job, PD_PRECISION_BF16);
 }
