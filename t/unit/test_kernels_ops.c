@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <float.h>
+#include <math.h>
+
 #include <cmocka.h>
 
 #include "t/unit/kernel_rig.h"
@@ -22,6 +25,22 @@ struct job {
     int tokens;
     uint64_t seed;
 };
+
+enum { STRANGE_ROWS = 7, UNFIT_ROWS = 4 };
+
+/* Of a row each: what makes no number of what it is multiplied with, then zeros and denormals, whose squares are none. */
+static void make_strange(float *x, int cols)
+{
+    static const float unfit[UNFIT_ROWS] = {NAN, INFINITY, -INFINITY, -NAN};
+
+    for (int i = 0; i < UNFIT_ROWS; i++)
+        x[i * cols + (5 * i + 1) % cols] = unfit[i];
+    for (int i = 0; i < cols; i++) {
+        x[UNFIT_ROWS * cols + i] = i % 2 ? -0.0f : 0;
+        x[(UNFIT_ROWS + 1) * cols + i] *= FLT_MIN / 64;
+        x[(UNFIT_ROWS + 2) * cols + i] *= i % 3 ? 1e-40f : 1;
+    }
+}
 
 static int job_rows(const struct job *job)
 {
@@ -61,8 +80,9 @@ static void run_rows(struct pd_rig *rig, struct pd_graph *graph, int tokens)
     pd_rig_run(rig, graph, pd_rig_step(rig, 0, token, tokens, 0, 0));
 }
 
-/* The result of `job` on a device, malloc'ed: [tokens][*outputs]. */
-static float *job_run(const struct pd_device_options *options, const struct job *job, int *outputs)
+/* The result of `job` on a device, malloc'ed: [tokens][*outputs]; with strange numbers in the first rows of x, or without. */
+static float *job_run(const struct pd_device_options *options, const struct job *job, bool strange,
+                      int *outputs)
 {
     int rows = job_rows(job), columns = job->layout == PD_WEIGHT_GATE_UP ? rows / 2 : rows;
     size_t count = (size_t)job->tokens * (size_t)columns;
@@ -77,6 +97,8 @@ static float *job_run(const struct pd_device_options *options, const struct job 
 
     pd_rig_open(&rig, options);
     pd_rig_fill(x, (size_t)(job->tokens * job->cols), 1, job->seed + 10);
+    if (strange)
+        make_strange(x, job->cols);
     pd_rig_fill(before, count, 1, job->seed + 11);
     weight = job_weight(&rig, job);
     if (job->bias)
@@ -108,7 +130,7 @@ static void check_precision(const struct job *job, enum pd_precision precision)
     float *expected;
 
     reference.precision = precision;
-    expected = job_run(&reference, job, &outputs);
+    expected = job_run(&reference, job, false, &outputs);
     for (const char *const *path = pd_rig_paths(); *path != NULL; path++) {
         struct pd_device_options options = pd_rig_options("cpu", *path, 1 + job->tokens % 3);
         /* Weights are dequantised with one rounding less than the reference's, and what differs by an
@@ -119,7 +141,7 @@ static void check_precision(const struct job *job, enum pd_precision precision)
         if (!pd_rig_has(*path, precision))
             continue;
         options.precision = precision;
-        result = job_run(&options, job, &outputs);
+        result = job_run(&options, job, false, &outputs);
         error = pd_rig_error(result, expected, (size_t)(job->tokens * outputs));
         if (!(error < allowed))
             fail_msg("%s, %s: %s x%d of %d columns, %d tokens: error %g", *path, names[precision],
@@ -209,6 +231,57 @@ static void test_matmul_epilogues(void **state)
         check_job(&swiglu);
         check_job(&mixed);
         check_job(&fused);
+    }
+}
+
+static void check_strange(const struct job *job, enum pd_precision precision)
+{
+    for (const char *const *path = pd_rig_paths(); *path != NULL; path++) {
+        struct pd_device_options options = pd_rig_options("cpu", *path, 2);
+        float *with, *without;
+        int outputs, unfit;
+
+        if (!pd_rig_has(*path, precision))
+            continue;
+        options.precision = precision;
+        with = job_run(&options, job, true, &outputs);
+        without = job_run(&options, job, false, &outputs);
+        unfit = UNFIT_ROWS * outputs;
+        for (int i = 0; i < STRANGE_ROWS * outputs; i++)
+            if ((i >= unfit) != !!isfinite(with[i]))
+                fail_msg("%s: %s, output %d of %d columns: %g", *path,
+                         pd_dtype_name(job->source[0].type), i, outputs, (double)with[i]);
+        for (int i = unfit; i < unfit + outputs; i++)
+            assert_true(with[i] == 0);
+        for (int i = unfit + outputs; i < unfit + 2 * outputs; i++)
+            assert_true(fabsf(with[i]) < 1e-35f);
+        assert_memory_equal(with + STRANGE_ROWS * outputs, without + STRANGE_ROWS * outputs,
+                            sizeof(float) * (size_t)((job->tokens - STRANGE_ROWS) * outputs));
+        free(with);
+        free(without);
+    }
+}
+
+/* A row's NaN and infinities stay in it and are seen in all of its outputs, denormals do no harm, and no other row's
+ * bits tell of any. */
+static void test_matmul_of_strange_numbers(void **state)
+{
+    static const enum pd_precision precisions[] = {PD_PRECISION_F32, PD_PRECISION_INT12,
+                                                   PD_PRECISION_BF16};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+        for (int p = 0; p < 3; p++) {
+            struct job job = {.layout = PD_WEIGHT_ROWS,
+                              .epilogue = PD_EPILOGUE_NONE,
+                              .cols = 256,
+                              .count = 1,
+                              .source = {{types[i], 53}},
+                              .tokens = i % 2 ? 40 : 11,
+                              .seed = 60 + i};
+
+            check_strange(&job, precisions[p]);
+        }
     }
 }
 
@@ -339,6 +412,7 @@ int main(void)
         cmocka_unit_test(test_matmul_every_number_of_tokens),
         cmocka_unit_test(test_matmul_odd_columns),
         cmocka_unit_test(test_matmul_epilogues),
+        cmocka_unit_test(test_matmul_of_strange_numbers),
         cmocka_unit_test(test_embedding_is_exact),
         cmocka_unit_test(test_extreme_q4_0),
         cmocka_unit_test(test_rmsnorm),
