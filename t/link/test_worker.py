@@ -29,11 +29,11 @@ def run(*arguments, **keywords):
 
 
 class Worker(Process):
-    def __init__(self, folder, *arguments, model=None, **keywords):
+    def __init__(self, folder, *arguments, model=None, kv="64MiB", **keywords):
         self.port_file = os.path.join(folder, "port")
         self.log = open(os.path.join(folder, "log"), "w+", encoding="utf-8")
         super().__init__([PROGRAM, "--model", model or MODEL, "--served-model-name", "m", "--port", "0",
-                          "--port-file", self.port_file, "--kv-cache-memory", "64MiB", *arguments],
+                          "--port-file", self.port_file, "--kv-cache-memory", kv, *arguments],
                          stderr=self.log, **keywords)
 
     def wait_ready(self):
@@ -186,15 +186,17 @@ class Life(unittest.TestCase):
         worker.child.send_signal(signal.SIGINT)
         self.assertEqual(worker.wait_exit(), 0)
 
-    def numerics_of(self, heads, kv_heads, ranks):
-        """numerics_id of a model of that shape on so many ranks."""
+    def start_small(self, heads, kv_heads, *arguments, **keywords):
+        """On a model of that shape, with random weights."""
         shape = {"architectures": ["LlamaForCausalLM"], "hidden_size": 96, "intermediate_size": 512 if heads == 8 else 384,
                  "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": 32, "num_hidden_layers": 1,
                  "vocab_size": 301, "max_position_embeddings": 512, "rms_norm_eps": 1e-6, "tie_word_embeddings": True}
         with open(os.path.join(self.folder.name, "config.json"), "w", encoding="ascii") as file:
             json.dump(shape, file)
-        worker = self.start("--load-format", "dummy", "--tensor-parallel-size", str(ranks), "--threads", str(ranks),
-                            model=self.folder.name)
+        return self.start("--load-format", "dummy", *arguments, model=self.folder.name, **keywords)
+
+    def numerics_of(self, heads, kv_heads, ranks):
+        worker = self.start_small(heads, kv_heads, "--tensor-parallel-size", str(ranks), "--threads", str(ranks))
         numerics = self.attach(worker).wait_hello().numerics_id
         worker.kill()
         os.unlink(worker.port_file)
@@ -255,6 +257,24 @@ class Life(unittest.TestCase):
         self.assertEqual((sorted(ends), counters["ended_length"]), ([0, 0, 0, 1], 1))
         wait_for("the line of a second's work", lambda: re.search(
             r"engine: \d+ steps in [\d.]+ s, longest \d+ ms: 4 tokens of prompts", worker.text()))
+
+    def test_what_a_crowded_pool_costs_is_told_everywhere(self):
+        """Four answers of 120 tokens in 20 blocks of 16: some are preempted, and what they leave is evicted."""
+        port = free_port()
+        worker = self.start_small(8, 4, "--metrics-port", str(port), "--name", "w1", "--max-model-len", "160", kv="170000")
+        frontend = self.attach(worker)
+        for i in range(1, 5):
+            frontend.submit(i, text=b"twenty bytes: %06d" % (i * 111111), max_tokens=100)
+        for i in range(1, 5):
+            frontend.finished(i)
+        wait_for("the end", lambda: stats(worker.address)[0]["ended_length"] == 4)
+        counters, page = stats(worker.address)[0], scrape(port)
+        self.assertGreater(counters["preemptions"], 0)
+        self.assertGreater(counters["cache_evictions"], 0)
+        for name, counter in (("preemptions_total", "preemptions"), ("cache_evictions_total", "cache_evictions")):
+            self.assertEqual(page[f'pd_worker_{name}{{model_name="m",instance_name="w1",role="mixed"}}'], counters[counter])
+        wait_for("the log's lines", lambda: counters["preemptions"] == sum(
+            int(n) for n in re.findall(r"; (\d+) preempted, \d+ cached blocks evicted", worker.text())))
 
     def test_metrics_stay_inside(self):
         port = free_port()

@@ -53,7 +53,43 @@ static void test_values(void **state)
                            .queue_us = 1500,
                            .steps_delay_us = 2500000,
                            .prefill_chunk_tokens = 48,
-                           .ended_length = 5};
+                           .ended_length = 5,
+                           .waiting = 11,
+                           .prefill_queued_tokens = 12,
+                           .requests = 13,
+                           .prompt_tokens = 14,
+                           .tokens_prefilled = 15,
+                           .cache_hit_tokens = 16,
+                           .offered_tokens = 17,
+                           .borrowed_tokens = 18,
+                           .steps = 19,
+                           .steps_cut = 20,
+                           .evictions = 21,
+                           .preemptions = 22,
+                           .steps_us = 23000000,
+                           .prefill_us = 24000000,
+                           .decode_us = 25000000,
+                           .ended_stop = 26,
+                           .ended_handed_over = 27,
+                           .ended_failed = 28,
+                           .draining = true};
+    static const struct {
+        const char *name;
+        int value;
+    } plain[] = {{"requests_waiting", 11},
+                 {"prefill_queued_tokens", 12},
+                 {"requests_total", 13},
+                 {"prompt_tokens_total", 14},
+                 {"prefill_tokens_total", 15},
+                 {"prefix_cache_hit_tokens_total", 16},
+                 {"prefix_cache_offered_tokens_total", 17},
+                 {"prefix_cache_borrowed_tokens_total", 18},
+                 {"steps_total", 19},
+                 {"steps_cut_total", 20},
+                 {"cache_evictions_total", 21},
+                 {"preemptions_total", 22},
+                 {"draining", 1}};
+    char line[256];
     char *page = page_of(&load);
 
     (void)state;
@@ -66,6 +102,17 @@ static void test_values(void **state)
     assert_has(page, "pd_worker_step_delay_seconds_total" LABELS "} 2.500000\n");
     assert_has(page, "pd_worker_prefill_chunk_tokens" LABELS "} 48\n");
     assert_has(page, "pd_worker_queue_seconds_total" LABELS "} 0.001500\n");
+    assert_has(page, "pd_worker_step_seconds_total" LABELS "} 23.000000\n");
+    assert_has(page, "pd_worker_prefill_seconds_total" LABELS "} 24.000000\n");
+    assert_has(page, "pd_worker_decode_seconds_total" LABELS "} 25.000000\n");
+    assert_has(page, "pd_worker_requests_ended_total" LABELS ",finished_reason=\"stop\"} 26\n");
+    assert_has(page,
+               "pd_worker_requests_ended_total" LABELS ",finished_reason=\"handed_over\"} 27\n");
+    assert_has(page, "pd_worker_requests_ended_total" LABELS ",finished_reason=\"failed\"} 28\n");
+    for (size_t i = 0; i < sizeof(plain) / sizeof(plain[0]); i++) {
+        snprintf(line, sizeof(line), "pd_worker_%s" LABELS "} %d\n", plain[i].name, plain[i].value);
+        assert_has(page, line);
+    }
     assert_has(page, "pd_worker_requests_ended_total" LABELS ",finished_reason=\"length\"} 5\n");
     assert_has(page,
                "pd_worker_info" LABELS ",version=\"1\",numerics_id=\"cpu\",block_size=\"16\"} 1\n");
