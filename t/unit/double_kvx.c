@@ -59,6 +59,7 @@ struct double_net {
     LIST_HEAD(, pd_kvx) ends;
     int holds;
     bool lies;
+    void (*change)(struct pd_kvx_first *first);
     struct double_counts counts;
 };
 
@@ -240,6 +241,13 @@ void double_net_hold(struct double_net *net, int holds)
     pthread_mutex_unlock(&net->lock);
 }
 
+void double_net_change(struct double_net *net, void (*change)(struct pd_kvx_first *first))
+{
+    pthread_mutex_lock(&net->lock);
+    net->change = change;
+    pthread_mutex_unlock(&net->lock);
+}
+
 void double_net_lie(struct double_net *net, bool lies)
 {
     pthread_mutex_lock(&net->lock);
@@ -359,6 +367,8 @@ void pd_kvx_complete(struct pd_kvx *kvx, uint64_t generation, const struct pd_kv
     if (offer) {
         offer->complete = true;
         offer->first = *first;
+        if (kvx->net->change)
+            kvx->net->change(&offer->first);
     }
     pump(kvx->net);
     pthread_mutex_unlock(&kvx->net->lock);

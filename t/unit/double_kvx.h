@@ -50,4 +50,7 @@ void double_net_cut(struct double_net *net);
 /* From now on claims get another prompt than was offered: a source that lies; or not any more. */
 void double_net_lie(struct double_net *net, bool lies);
 
+/* Changes what sources say of the first token from now on; NULL: nothing. */
+void double_net_change(struct double_net *net, void (*change)(struct pd_kvx_first *first));
+
 #endif

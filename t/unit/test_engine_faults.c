@@ -8,6 +8,7 @@
 
 #include <string.h>
 
+#include "kernels/backend.h"
 #include "proto/pd.pb-c.h"
 #include "t/unit/engine_pair.h"
 
@@ -107,6 +108,39 @@ static void test_a_lost_link_fails_the_reader_alone(void **state)
     close_pair();
 }
 
+static int fences, bad_fences;
+
+static int fence(struct pd_device *device)
+{
+    fences++;
+    return bad_fences-- > 0 ? pd_device_fail(device, PD_KERNEL_INVALID, "no fence") : PD_KERNEL_OK;
+}
+
+/* What has been received is read behind a fence, or not at all. */
+static void test_nothing_is_read_without_a_fence(void **state)
+{
+    struct lab_options options = lab_defaults();
+    static struct pd_backend fenced;
+
+    (void)state;
+    open_pair(&options, &options);
+    fenced = *reader.model->device->backend;
+    fenced.fence = fence;
+    reader.model->device->backend = &fenced;
+    fences = 0;
+    bad_fences = 1;
+    start_pair();
+    lab_submit(&source, prefill_request(0, prompt, LONG));
+    lab_submit(&reader, decode_request(0, LONG));
+    expect_failure(&reader, 0, PD__V1__FAILED__CODE__INTERNAL);
+    lab_wait_rest(&reader);
+    assert_int_equal(lab_load(&reader).steps, 0);
+    run_pair(1, prompt); /* nor has it stayed in the cache */
+    assert_int_equal(fences, 2);
+    assert_int_equal(lab_load(&reader).cache_hit_tokens, 0);
+    close_pair();
+}
+
 static void test_a_ticket_is_good_once(void **state)
 {
     struct lab_options options = lab_defaults();
@@ -121,6 +155,51 @@ static void test_a_ticket_is_good_once(void **state)
     lab_submit(&reader, again);
     expect_failure(&reader, 1, TICKET);
     assert_int_equal(double_net_counts(net).refused, 1);
+    close_pair();
+}
+
+static void outside(struct pd_kvx_first *first)
+{
+    first->token = TINY_VOCABULARY;
+}
+
+static void outside_and_last(struct pd_kvx_first *first)
+{
+    first->token = UINT32_MAX;
+    first->finish = PD__V1__FINISH_REASON__FINISH_STOP;
+}
+
+static void chance_outside(struct pd_kvx_first *first)
+{
+    first->chances = 1;
+    first->chance[0].token = TINY_VOCABULARY;
+}
+
+static void unknown_end(struct pd_kvx_first *first)
+{
+    first->finish = PD__V1__FINISH_REASON__FINISH_TOOL_CALLS + 1;
+}
+
+/* A first token that no model has, or an end that no answer has, never gets as far as a step. */
+static void test_a_first_token_is_checked(void **state)
+{
+    static void (*const changes[])(struct pd_kvx_first * first) = {outside, outside_and_last,
+                                                                   chance_outside, unknown_end};
+    struct lab_options options = lab_defaults();
+
+    (void)state;
+    open_pair(&options, &options);
+    start_pair();
+    for (uint64_t id = 0; id < sizeof(changes) / sizeof(changes[0]); id++) {
+        double_net_change(net, changes[id]);
+        lab_submit(&source, prefill_request(id, prompt, LONG));
+        lab_submit(&reader, decode_request(id, LONG));
+        expect_failure(&reader, id, TICKET);
+        assert_int_equal(reader.answers[id].count, 0);
+    }
+    assert_int_equal(lab_load(&reader).steps, 0);
+    double_net_change(net, NULL);
+    run_pair(10, prompt);
     close_pair();
 }
 
@@ -242,8 +321,10 @@ int main(void)
         cmocka_unit_test(test_cancel_on_the_source_while_it_computes),
         cmocka_unit_test(test_a_revoked_ticket_fails_the_reader),
         cmocka_unit_test(test_a_lost_link_fails_the_reader_alone),
+        cmocka_unit_test(test_nothing_is_read_without_a_fence),
         cmocka_unit_test(test_a_ticket_is_good_once),
         cmocka_unit_test(test_a_lying_source_is_not_believed),
+        cmocka_unit_test(test_a_first_token_is_checked),
         cmocka_unit_test(test_tickets_out_of_range_are_refused),
         cmocka_unit_test(test_a_lost_stream_spares_claimed_tickets),
         cmocka_unit_test(test_a_lost_stream_cancels_the_fetch),
