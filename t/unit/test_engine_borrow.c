@@ -7,10 +7,13 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "proto/pd.pb-c.h"
 #include "t/unit/engine_pair.h"
+#include "worker/base/log.h"
 
 enum { NONE = PD__V1__FINISH_REASON__FINISH_NONE, TICKET = PD__V1__FAILED__CODE__TICKET };
 
@@ -305,10 +308,39 @@ static void test_a_dispatcher_that_leaves(void **state)
     close_pair();
 }
 
-static void test_an_owner_that_lies(void **state)
+/* What the log says at a level from here to read_log. */
+struct heard {
+    FILE *file;
+    int before; /* descriptor of what the log went to */
+};
+
+static struct heard hear_log(enum pd_log_level level)
 {
-    (void)state;
+    struct heard heard = {tmpfile(), dup(STDERR_FILENO)};
+
+    assert_non_null(heard.file);
+    assert_true(dup2(fileno(heard.file), STDERR_FILENO) >= 0);
+    pd_log_set_level(level);
+    return heard;
+}
+
+static void read_log(struct heard heard, char log[4096])
+{
+    pd_log_set_level(PD_LOG_ERROR + 1);
+    assert_true(dup2(heard.before, STDERR_FILENO) >= 0);
+    close(heard.before);
+    rewind(heard.file);
+    log[fread(log, 1, 4095, heard.file)] = '\0';
+    fclose(heard.file);
+}
+
+/* The dispatcher is told why; the log, which has a line a second, only if it is asked for each request. */
+static void lie(enum pd_log_level level, char log[4096])
+{
+    struct heard heard;
+
     open_usual_chat();
+    heard = hear_log(level);
     double_net_hold(net, DOUBLE_HOLD_CLAIM);
     begin_with_ticket(1, 21, 60000);
     double_net_wait(net, two_fetches);
@@ -317,9 +349,22 @@ static void test_an_owner_that_lies(void **state)
     lab_wait_placed(&source, 1);
     double_net_lie(net, false);
     end_second_turn(1);
+    read_log(heard, log);
     expect_cached(1, WITH_SOURCE, 0);
     assert_string_equal(source.answers[1].where.borrow_failed, "the ticket is of another prompt");
     close_pair();
+}
+
+static void test_an_owner_that_lies(void **state)
+{
+    static const char words[] = "nothing is borrowed from ";
+    char log[4096];
+
+    (void)state;
+    lie(PD_LOG_INFO, log);
+    assert_null(strstr(log, words));
+    lie(PD_LOG_DEBUG, log);
+    assert_non_null(strstr(log, words));
 }
 
 /* Tickets that are none of this prompt's, or of no worker like this, are not asked for. */

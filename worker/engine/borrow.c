@@ -138,7 +138,7 @@ static void fail(struct pd_sequence *s, const char *why)
     char name[PD_REQUEST_NAME];
 
     snprintf(s->borrow_failed, sizeof(s->borrow_failed), "%s", why);
-    pd_log(PD_LOG_INFO, "engine", "request %s: nothing is borrowed from %s: %s",
+    pd_log(PD_LOG_DEBUG, "engine", "request %s: nothing is borrowed from %s: %s",
            pd_request_name(s->request, name), s->request->ticket.instance, why);
 }
 
