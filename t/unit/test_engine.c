@@ -415,7 +415,7 @@ static void test_crowded_sampling_parameters(void **state)
         for (int i = 0; i < SHORT; i++)
             answer[i] = letter;
         lab_expect(&lab, id, answer, SHORT);
-        assert_in_range(lab.answers[id].end_step, MANY * SHORT / 4 - 5, MANY * SHORT / 4 + 2);
+        assert_in_range(lab.answers[id].end_step, MANY * SHORT / 4 - 8, MANY * SHORT / 4 + 5);
     }
     close_lab();
 }

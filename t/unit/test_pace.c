@@ -37,11 +37,40 @@ static void test_nothing_is_known_at_first(void **state)
 
     (void)state;
     pd_pace_init(&pace, MOST, 0, false);
-    assert_int_equal(pd_pace_rows(&pace, true), PD_PACE_FIRST);
+    assert_int_equal(pd_pace_rows(&pace, true), 0);
     pd_pace_learn(&pace, true, 100, 50 * MS); /* what of it the answers take is not known */
+    assert_int_equal(pd_pace_rows(&pace, true), 0);
+    pd_pace_learn(&pace, true, 0, 10 * MS);
     assert_int_equal(pd_pace_rows(&pace, true), PD_PACE_FIRST);
     pd_pace_init(&pace, 8, 0, false);
+    pd_pace_learn(&pace, true, 0, 10 * MS);
     assert_int_equal(pd_pace_rows(&pace, true), 8);
+}
+
+/* Prompts never leave a step to answers alone, and these become fewer, or more: within some hundred steps the bound is
+ * that of now, and a step in 64 is all that it costs. */
+static void test_it_asks_where_nobody_leaves_a_quiet_step(void **state)
+{
+    static const struct machine machines[] = {
+        {50 * MS, MS / 4}, {5 * MS, MS / 4}, {20 * MS, MS / 2}, {10 * MS, MS / 8}};
+    struct pd_pace pace;
+
+    (void)state;
+    pd_pace_init(&pace, MOST, 0, false);
+    for (int i = 0; i < 4; i++) {
+        int asked = 0;
+
+        run(&pace, &machines[i], 0, 200);
+        for (int step = 0; step < 10 * (PD_PACE_TRUST + 1); step++) {
+            int rows = pd_pace_rows(&pace, true);
+
+            asked += rows == 0;
+            if (rows > PD_PACE_LEAST)
+                assert_true(step_of(&machines[i], rows) <= 2 * machines[i].quiet_ns + MS / 4);
+            pd_pace_learn(&pace, true, rows, step_of(&machines[i], rows));
+        }
+        assert_int_equal(asked, 10);
+    }
 }
 
 static void test_a_step_takes_twice_a_quiet_one(void **state)
@@ -181,6 +210,7 @@ int main(void)
         cmocka_unit_test(test_a_step_takes_twice_a_quiet_one),
         cmocka_unit_test(test_bounds),
         cmocka_unit_test(test_it_follows),
+        cmocka_unit_test(test_it_asks_where_nobody_leaves_a_quiet_step),
         cmocka_unit_test(test_prompts_alone),
         cmocka_unit_test(test_the_operator_says_how_long),
         cmocka_unit_test(test_chunks_are_long_until_somebody_comes),

@@ -20,7 +20,9 @@ int pd_pace_rows(const struct pd_pace *pace, bool answers)
 {
     uint64_t least = answers ? PD_PACE_LEAST : PD_PACE_LEAST_ALONE, rows = PD_PACE_FIRST;
 
-    if (answers && pace->quiet_ns && pace->row_ns)
+    if (answers && (pace->quiet_ns == 0 || pace->shared >= PD_PACE_TRUST))
+        return 0;
+    if (answers && pace->row_ns)
         rows = (PD_PACE_STRETCH - 1) * pace->quiet_ns / pace->row_ns;
     else if (!answers && pace->alone_ns)
         rows = pace->chunk_ns * (is_calm(pace) ? PD_PACE_CALM : 1) / pace->alone_ns / PD_PACE_UNIT *
@@ -63,6 +65,10 @@ void pd_pace_learn(struct pd_pace *pace, bool answers, int rows, uint64_t ns)
 
     if (!answers)
         pace->alert_ns -= ns < pace->alert_ns ? ns : pace->alert_ns;
+    if (answers && rows == 0 && pace->shared >= PD_PACE_TRUST)
+        pace->quiet_ns = 0; /* what was known is of long ago */
+    if (answers)
+        pace->shared = rows == 0 ? 0 : pace->shared + 1;
     if (answers && rows == 0)
         blend(&pace->quiet_ns, ns);
     else if (answers && pace->quiet_ns)

@@ -14,8 +14,9 @@
  *
  * But prompts always get some rows, so that they go on, and are not cut so small that it costs. What
  * a row costs is measured as steps end; it changes with the contexts behind it, and the pace
- * follows. The numbers of an answer do not depend on the rows beside it, so time may decide here and
- * nobody can tell.
+ * follows. Where prompts never leave a step to answers alone, a quiet one is not measured, and it changes too, with
+ * their number and contexts: so at first, and after PD_PACE_TRUST steps that were shared, one is kept free of prompts.
+ * The numbers of an answer do not depend on the rows beside it, so time may decide here and nobody can tell.
  *
  * Some rows take so long (PD_PACE_LONG_MS) that whoever comes meanwhile should find as few of them in
  * front of it as can be: see plan.c, which does not fill a step up with them where a prompt ends, and
@@ -33,6 +34,7 @@ enum {
     PD_PACE_ALERT = 10,
     PD_PACE_LONG_MS = 8,
     PD_PACE_FIRST = 64, /* rows, as long as nothing has been measured */
+    PD_PACE_TRUST = 64, /* steps that a measured quiet one is good for */
     PD_PACE_LEAST = 16, /* rows beside answers */
     PD_PACE_LEAST_ALONE = 32,
     PD_PACE_UNIT = 16, /* rows that kernels compute together: chunks are whole ones */
@@ -43,6 +45,7 @@ struct pd_pace {
     bool cuts; /* a step can be left in the middle */
     uint64_t chunk_ns;
     uint64_t alert_ns; /* of steps with short chunks that are still to come */
+    int shared;        /* steps since the last quiet one */
     /* Smoothed; 0: nothing was measured yet. */
     uint64_t quiet_ns; /* a step of answers alone */
     uint64_t row_ns;   /* what a row of a prompt adds to it */
@@ -52,7 +55,7 @@ struct pd_pace {
 /* `chunk_ms` 0: PD_PACE_CHUNK_MS. */
 void pd_pace_init(struct pd_pace *pace, int most, int chunk_ms, bool cuts);
 
-/* Rows of prompts for the next step, with or without answers in it. */
+/* Rows of prompts for the next step, with or without answers in it; 0: a quiet one is to be measured. */
 int pd_pace_rows(const struct pd_pace *pace, bool answers);
 
 /* Whether so many rows of prompts are likely to take PD_PACE_LONG_MS or more. */
