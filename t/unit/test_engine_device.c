@@ -142,6 +142,39 @@ static void test_a_bad_end_keeps_no_descriptor(void **state)
     lab_close(&lab);
 }
 
+static int end_the_second_badly(struct pd_device *device, uint64_t number, int timeout_ms)
+{
+    int status = lucky->wait(device, number, timeout_ms);
+
+    if (status != PD_KERNEL_OK || number != 2)
+        return status;
+    return pd_device_fail(device, PD_KERNEL_INVALID, "step 2 was unlucky");
+}
+
+/* What a failed step has left in its blocks is in nobody's cache: of three steps of a prompt, only the first ended well. */
+static void test_a_failed_step_leaves_nothing_in_the_cache(void **state)
+{
+    struct lab_options options = lab_defaults();
+    int32_t answer[LONG];
+
+    (void)state;
+    lab_open(&lab, &options);
+    lucky = lab.model->device->backend;
+    unlucky = *lucky;
+    unlucky.wait = end_the_second_badly;
+    lab.model->device->backend = &unlucky;
+    lab_submit(&lab, lab_request(&lab, 0, prompts[3], LONG));
+    lab_start(&lab, NULL);
+    assert_true(lab_wait(&lab, 0)->failed);
+    lab_oracle(prompts[3], NULL, answer, LONG);
+    lab_submit(&lab, lab_request(&lab, 1, prompts[3], LONG));
+    lab_expect(&lab, 1, answer, LONG);
+    assert_int_equal(lab.answers[1].end.cached_tokens, options.model.max_tokens);
+    lab_stop(&lab);
+    lab.model->device->backend = lucky;
+    lab_close(&lab);
+}
+
 /* A device that can run no step at all is given up, and the process hears of it. */
 static void test_a_lost_device_fails_everything(void **state)
 {
@@ -286,6 +319,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_failed_step_fails_its_own),
         cmocka_unit_test(test_a_bad_end_keeps_no_descriptor),
+        cmocka_unit_test(test_a_failed_step_leaves_nothing_in_the_cache),
         cmocka_unit_test(test_a_lost_device_fails_everything),
         cmocka_unit_test(test_time_lost_is_counted),
         cmocka_unit_test(test_a_slow_step_is_told_of),
