@@ -17,64 +17,41 @@
 #ifndef PD_ATTEND_H
 #define PD_ATTEND_H
 
+#include "kernels/cpu/attend_few.h"
 #include "kernels/cpu/keys.h"
 #include "kernels/cpu/multiply.h"
 #include "kernels/cpu/path.h"
 #include "kernels/cpu/product.h"
 #include "kernels/cpu/states.h"
+#include "kernels/cpu/weigh.h"
 
-#define SCORED(form, n)                                                                            \
-    static void scored_##form##_##n(const uint8_t *values, ptrdiff_t stride, int keys,             \
-                                    const float *weights, float *sums)                             \
+#define SUMMED(form, n)                                                                            \
+    static void summed_##form##_##n(const uint8_t *values, int keys, const float *weights,         \
+                                    float *sums)                                                   \
     {                                                                                              \
-        multiply(form, n, 0, values, stride, keys, weights, PANEL, 1, weights, 0, 0, sums);        \
+        multiply(form, n, 0, values, PANEL, keys, weights, PANEL, 1, weights, 0, 0, sums);         \
     }
-#define NAME_SCORED(form, n) scored_##form##_##n,
+#define NAME_SUMMED(form, n) summed_##form##_##n,
 
-/* sums[n][PANEL] += 32 dimensions of at most 32 keys' values, `stride` numbers apart, times
- * weights[n][PANEL]. */
-typedef void scored_multiply(const uint8_t *values, ptrdiff_t stride, int keys,
-                             const float *weights, float *sums);
+/* sums[n][PANEL] += 32 dimensions of at most 32 keys' values times weights[n][PANEL]. */
+typedef void summed_multiply(const uint8_t *values, int keys, const float *weights, float *sums);
 
-UP_TO_ROWS(SCORED, PD_FORM_F32)
-UP_TO_ROWS(SCORED, PD_FORM_F16)
-UP_TO_ROWS(SCORED, PD_FORM_BF16)
+UP_TO_ROWS(SUMMED, PD_FORM_F32)
 
-/* [type][n - 1] */
-static scored_multiply *const scored[PD_BF16 + 1][ROWS] = {
-    [PD_F32] = {UP_TO_ROWS(NAME_SCORED, PD_FORM_F32)},
-    [PD_F16] = {UP_TO_ROWS(NAME_SCORED, PD_FORM_F16)},
-    [PD_BF16] = {UP_TO_ROWS(NAME_SCORED, PD_FORM_BF16)},
-};
+static summed_multiply *const summed[ROWS] = {UP_TO_ROWS(NAME_SUMMED, PD_FORM_F32)};
 
 struct attend {
     const struct pd_cpu_query *query;
     int group, rows, dim, padded; /* rows = tokens * group; padded: dim in whole panels */
-    size_t size;                  /* bytes of a number in the pool */
-    bool in_place;                /* values are used where they lie, not copied to `values` */
-    bool halves;                  /* keys are turned as 16-bit numbers, to be widened when used */
-    /* queries, times scale, in tiles of [dim][n]; halves: [dim / PANEL][rows][PANEL] */
-    float *packed;
-    float *scores;           /* [SPLIT / PANEL][rows][PANEL] */
-    float *sums;             /* [padded / PANEL][rows][PANEL] */
-    float *states;           /* [rows][state_floats] */
-    float *greatest, *total; /* [rows], of the split */
-    void *keys;              /* [SPLIT / PANEL][dim][PANEL], of floats or halves */
-    float *values;           /* [padded / PANEL][SPLIT][PANEL] */
-    struct located at;       /* the split's keys */
+    float *packed;                /* queries, times scale, in tiles of [dim][n] */
+    float *scores;                /* [SPLIT / PANEL][rows][PANEL] */
+    float *sums;                  /* [padded / PANEL][rows][PANEL] */
+    float *states;                /* [rows][state_floats] */
+    float *greatest, *total;      /* [rows], of the split */
+    float *keys;                  /* [SPLIT / PANEL][dim][PANEL] */
+    float *values;                /* [padded / PANEL][SPLIT][PANEL] */
+    struct located at;            /* the split's keys */
 };
-
-INLINE lanes load_kv(enum pd_dtype type, const uint8_t *from)
-{
-    switch (type) {
-    case PD_F16:
-        return lanes_load_f16((const uint16_t *)from);
-    case PD_BF16:
-        return lanes_load_bf16((const uint16_t *)from);
-    default:
-        return lanes_load((const float *)from);
-    }
-}
 
 static float load_kv_one(enum pd_dtype type, const uint8_t *from)
 {
@@ -112,17 +89,6 @@ INLINE void turn_keys(enum pd_dtype type, size_t size, const uint8_t *const *key
     }
 }
 
-/* The same for a few rows, which use a number once: it stays as it is until then, so that half as many
- * registers are turned. */
-INLINE void turn_keys_as_halves(const uint8_t *const *keys, int dim, uint16_t *out,
-                                const struct located *at, int j)
-{
-    for (int d = 0; d < dim; d += TURNED) {
-        fetch(at, j + d * LANES / dim, j + (d + TURNED) * LANES / dim);
-        turn_halves(keys, (size_t)d * sizeof(*out), out + d * PANEL, PANEL);
-    }
-}
-
 /* One value, dimensions in panels `SPLIT` rows apart, zeros after the last. */
 INLINE void copy_value(enum pd_dtype type, size_t size, const uint8_t *value, int dim, float *out)
 {
@@ -144,12 +110,9 @@ INLINE void load_split(enum pd_dtype type, struct attend *a, int count)
     for (int j = 0; j < count; j += LANES) {
         int at = j / PANEL * PANEL * a->dim + j % PANEL;
 
-        if (a->halves)
-            turn_keys_as_halves(a->at.key + j, a->dim, (uint16_t *)a->keys + at, &a->at, j);
-        else
-            turn_keys(type, size, a->at.key + j, a->dim, (float *)a->keys + at, &a->at, j);
+        turn_keys(type, size, a->at.key + j, a->dim, a->keys + at, &a->at, j);
     }
-    for (int j = 0; !a->in_place && j < count; j++)
+    for (int j = 0; j < count; j++)
         copy_value(type, size, a->at.key[j] + a->at.tile, a->dim, a->values + j * PANEL);
 }
 
@@ -167,29 +130,14 @@ static void load_keys_and_values(struct attend *a, int count)
     }
 }
 
-/* A panel of keys that are halves: as a panel of values, their dimensions in runs of PANEL. */
-static void score_halves(const struct attend *a, int p)
-{
-    const uint16_t *keys = (const uint16_t *)a->keys + p * PANEL * a->dim;
-
-    for (int d = 0; d < a->dim; d += PANEL)
-        scored[a->query->pool->type][a->rows - 1]((const uint8_t *)(keys + d * PANEL), PANEL, PANEL,
-                                                  a->packed + d * a->rows,
-                                                  a->scores + p * a->rows * PANEL);
-}
-
 static void score(const struct attend *a, int count)
 {
     int tiles = pd_cpu_tiles(a->rows, ROWS), panels = (count + PANEL - 1) / PANEL;
 
     memset(a->scores, 0, (size_t)(panels * a->rows * PANEL) * sizeof(float));
     for (int p = 0; p < panels; p++) {
-        const uint8_t *keys = (const uint8_t *)((float *)a->keys + p * PANEL * a->dim);
+        const uint8_t *keys = (const uint8_t *)(a->keys + p * PANEL * a->dim);
 
-        if (a->halves) {
-            score_halves(a, p);
-            continue;
-        }
         for (int i = 0; i < tiles; i++) {
             int r = pd_cpu_tile(a->rows, tiles, i), n = pd_cpu_tile(a->rows, tiles, i + 1) - r;
             float *q = a->packed + r * a->dim;
@@ -199,51 +147,19 @@ static void score(const struct attend *a, int count)
     }
 }
 
-/* Scores of a row become weights; keys of the split are first .. first + count - 1. */
-static void weigh(const struct attend *a, int r, int first, int count)
-{
-    int high = a->query->position + r / a->group, window = a->query->shape->window;
-    int low = window > 0 ? high - window + 1 : 0, stride = a->rows * PANEL;
-    float *scores = a->scores + r * PANEL;
-    lanes greatest = lanes_set(-INFINITY), total = lanes_set(0);
-
-    for (int j = 0; j < count; j += LANES) {
-        float *at = scores + j / PANEL * stride + j % PANEL;
-        lanes seen = lanes_within(lanes_load(at), low - first - j, high - first - j, -INFINITY);
-
-        lanes_store(at, seen);
-        greatest = lanes_max(greatest, seen);
-    }
-    a->greatest[r] = lanes_greatest(greatest);
-    greatest = lanes_set(a->greatest[r] == -INFINITY ? 0 : a->greatest[r]);
-    for (int j = 0; j < count; j += LANES) {
-        float *at = scores + j / PANEL * stride + j % PANEL;
-        lanes weight = lanes_exp(lanes_sub(lanes_load(at), greatest));
-
-        lanes_store(at, weight);
-        total = lanes_add(total, weight);
-    }
-    a->total[r] = lanes_sum(total);
-}
-
-/* Values j .. end - 1 of the split, which lie one after the other, all in one panel of scores. */
+/* Values of keys j .. end - 1, all in one panel of scores. */
 static void sum_run(const struct attend *a, int j, int end)
 {
-    enum pd_dtype type = a->in_place ? a->query->pool->type : PD_F32;
-    ptrdiff_t stride = a->in_place ? a->dim : PANEL;
     int tiles = pd_cpu_tiles(a->rows, ROWS);
 
     for (int d = 0; d < a->padded / PANEL; d++) {
-        const uint8_t *values = a->in_place
-                                    ? a->at.key[j] + a->at.tile + (size_t)(d * PANEL) * a->size
-                                    : (uint8_t *)(a->values + (d * PD_CPU_SPLIT + j) * PANEL);
+        const uint8_t *values = (const uint8_t *)(a->values + (d * PD_CPU_SPLIT + j) * PANEL);
 
         for (int i = 0; i < tiles; i++) {
             int r = pd_cpu_tile(a->rows, tiles, i), n = pd_cpu_tile(a->rows, tiles, i + 1) - r;
 
-            scored[type][n - 1](values, stride, end - j,
-                                a->scores + (j / PANEL * a->rows + r) * PANEL + j % PANEL,
-                                a->sums + (d * a->rows + r) * PANEL);
+            summed[n - 1](values, end - j, a->scores + (j / PANEL * a->rows + r) * PANEL,
+                          a->sums + (d * a->rows + r) * PANEL);
         }
     }
 }
@@ -251,15 +167,8 @@ static void sum_run(const struct attend *a, int j, int end)
 static void sum_values(const struct attend *a, int count)
 {
     memset(a->sums, 0, (size_t)(a->padded * a->rows) * sizeof(float));
-    for (int j = 0, end; j < count; j = end) {
-        int limit = j / PANEL * PANEL + PANEL < count ? j / PANEL * PANEL + PANEL : count;
-
-        for (end = j + 1; end < limit; end++) {
-            if (a->in_place && a->at.key[end] != a->at.key[end - 1] + (size_t)a->dim * a->size)
-                break;
-        }
-        sum_run(a, j, end);
-    }
+    for (int j = 0; j < count; j += PANEL)
+        sum_run(a, j, j + PANEL < count ? j + PANEL : count);
 }
 
 /* ---- the whole ------------------------------------------------------------------------------- */
@@ -302,21 +211,18 @@ static void turn_queries(const struct attend *a, int first, int n)
 /* A tile's rows. */
 static void pack_queries(const struct attend *a, int first, int end)
 {
-    int n = end - first, row = a->halves ? PANEL : 1, dim = a->halves ? 1 : n;
     float scale = a->query->shape->scale;
 
-    if (!a->halves && a->dim % LANES == 0) {
-        turn_queries(a, first, n);
+    if (a->dim % LANES == 0) {
+        turn_queries(a, first, end - first);
         return;
     }
     for (int r = first; r < end; r++) {
         const float *q = row_query(a->query, a->group, r);
-        float *out = a->packed + first * a->dim + (r - first) * row;
+        float *out = a->packed + first * a->dim + r - first;
 
-        for (int d = 0; d < a->dim; d += PANEL, out += n * PANEL) {
-            for (int i = 0; i < PANEL && d + i < a->dim; i++)
-                out[i * dim] = q[d + i] * scale;
-        }
+        for (int d = 0; d < a->dim; d++)
+            out[d * (end - first)] = q[d] * scale;
     }
 }
 
@@ -330,9 +236,6 @@ static void start(struct attend *a, const struct pd_cpu_query *query, float *scr
     a->dim = shape->head_dim;
     a->rows = query->tokens * a->group;
     a->padded = (a->dim + PANEL - 1) / PANEL * PANEL;
-    a->size = kv_size(query->pool);
-    a->in_place = a->rows <= ROWS && a->dim == a->padded; /* few rows: a copy would not pay */
-    a->halves = a->in_place && a->size == sizeof(uint16_t);
     a->keys = scratch;
     a->values = scratch + a->padded * PD_CPU_SPLIT;
     a->scores = a->values + a->padded * PD_CPU_SPLIT;
@@ -346,7 +249,7 @@ static void start(struct attend *a, const struct pd_cpu_query *query, float *scr
         pack_queries(a, pd_cpu_tile(a->rows, tiles, i), pd_cpu_tile(a->rows, tiles, i + 1));
 }
 
-static void attend(struct pd_cpu_query *query, struct pd_cpu_query *next, float *scratch)
+static void attend_many(struct pd_cpu_query *query, struct pd_cpu_query *next, float *scratch)
 {
     int keys = keys_of(query);
     struct attend a;
@@ -360,13 +263,22 @@ static void attend(struct pd_cpu_query *query, struct pd_cpu_query *next, float 
         load_keys_and_values(&a, count);
         score(&a, count);
         for (int r = 0; r < a.rows; r++)
-            weigh(&a, r, from, count);
+            weigh(query, r / a.group, from, count, a.scores + r * PANEL, a.rows * PANEL,
+                  a.greatest + r, a.total + r);
         sum_values(&a, count);
         for (int r = 0; r < a.rows; r++)
             merge_state(row_state(query, a.states, a.group, r), a.greatest[r], a.total[r],
                         a.sums + r * PANEL, a.rows * PANEL, a.padded);
     }
     finish_states(query, a.states, a.group, a.rows);
+}
+
+static void attend(struct pd_cpu_query *query, struct pd_cpu_query *next, float *scratch)
+{
+    if (takes_few(query))
+        attend_few(query, next, scratch);
+    else
+        attend_many(query, next, scratch);
 }
 
 #endif

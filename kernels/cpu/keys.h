@@ -28,6 +28,19 @@ INLINE size_t kv_size(const struct pd_kv_pool *pool)
     return pool->type == PD_F32 ? 4 : 2;
 }
 
+/* Sixteen numbers of a key or value. */
+INLINE lanes load_kv(enum pd_dtype type, const uint8_t *from)
+{
+    switch (type) {
+    case PD_F16:
+        return lanes_load_f16((const uint16_t *)from);
+    case PD_BF16:
+        return lanes_load_bf16((const uint16_t *)from);
+    default:
+        return lanes_load((const float *)from);
+    }
+}
+
 INLINE const uint8_t *kv_block(const struct pd_cpu_query *query, int block)
 {
     const struct pd_kv_pool *pool = query->pool;

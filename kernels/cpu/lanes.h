@@ -172,51 +172,51 @@ INLINE void lanes_transpose(lanes a[LANES])
     }
 }
 
-/* TURNED 16-bit numbers of sixteen rows: number i of all of them goes to out + i * stride. */
-enum { TURNED = 32 };
+/* TURNED 16-bit numbers of eight rows: number 8 i + j of all of them goes to out + 8 i + TURNED_STEP j. */
+enum { TURNED = 32, TURNED_STEP = 32 };
 
-INLINE void turn_halves(const uint8_t *const rows[LANES], size_t offset, uint16_t *out,
-                        ptrdiff_t stride)
+INLINE void turn_eight(const uint8_t *const rows[8], size_t offset, uint16_t *out)
 {
-    const __m512i firsts = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
-    const __m512i lasts = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
-    __m512i a[LANES], t[LANES];
+    __m512i a[8], t[8];
 
-#pragma GCC unroll 16
-    for (int i = 0; i < LANES; i++)
-        a[i] = _mm512_loadu_si512(rows[i] + offset);
 #pragma GCC unroll 8
-    for (int i = 0; i < LANES; i += 2) {
+    for (int i = 0; i < 8; i++)
+        a[i] = _mm512_loadu_si512(rows[i] + offset);
+#pragma GCC unroll 4
+    for (int i = 0; i < 8; i += 2) {
         t[i] = _mm512_unpacklo_epi16(a[i], a[i + 1]);
         t[i + 1] = _mm512_unpackhi_epi16(a[i], a[i + 1]);
     }
-#pragma GCC unroll 4
-    for (int i = 0; i < LANES; i += 4) {
+#pragma GCC unroll 2
+    for (int i = 0; i < 8; i += 4) {
         a[i] = _mm512_unpacklo_epi32(t[i], t[i + 2]);
         a[i + 1] = _mm512_unpackhi_epi32(t[i], t[i + 2]);
         a[i + 2] = _mm512_unpacklo_epi32(t[i + 1], t[i + 3]);
         a[i + 3] = _mm512_unpackhi_epi32(t[i + 1], t[i + 3]);
     }
 #pragma GCC unroll 4
-    for (int i = 0; i < 4;
-         i++) { /* a quarter of t[2 i] is a number of rows 0-7, of t[8 + 2 i] of 8-15 */
-        t[2 * i] = _mm512_unpacklo_epi64(a[i], a[i + 4]);
-        t[2 * i + 1] = _mm512_unpackhi_epi64(a[i], a[i + 4]);
-        t[8 + 2 * i] = _mm512_unpacklo_epi64(a[8 + i], a[12 + i]);
-        t[9 + 2 * i] = _mm512_unpackhi_epi64(a[8 + i], a[12 + i]);
+    for (int i = 0; i < 4; i++) {
+        _mm512_storeu_si512(out + 64 * i, _mm512_unpacklo_epi64(a[i], a[i + 4]));
+        _mm512_storeu_si512(out + 64 * i + 32, _mm512_unpackhi_epi64(a[i], a[i + 4]));
     }
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) {
-        __m512i first = _mm512_permutex2var_epi64(t[i], firsts, t[8 + i]);
-        __m512i last = _mm512_permutex2var_epi64(t[i], lasts, t[8 + i]);
+}
 
-        _mm256_storeu_si256((__m256i *)(out + i * stride), _mm512_castsi512_si256(first));
-        _mm256_storeu_si256((__m256i *)(out + (8 + i) * stride),
-                            _mm512_extracti64x4_epi64(first, 1));
-        _mm256_storeu_si256((__m256i *)(out + (16 + i) * stride), _mm512_castsi512_si256(last));
-        _mm256_storeu_si256((__m256i *)(out + (24 + i) * stride),
-                            _mm512_extracti64x4_epi64(last, 1));
-    }
+/* Lanes 0-7 and 8-15. */
+INLINE __m256i join_halves(const uint16_t *low, const uint16_t *high)
+{
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)low)),
+                                   _mm_loadu_si128((const __m128i *)high), 1);
+}
+
+INLINE lanes lanes_load_two_f16(const uint16_t *low, const uint16_t *high)
+{
+    return _mm512_cvtph_ps(join_halves(low, high));
+}
+
+INLINE lanes lanes_load_two_bf16(const uint16_t *low, const uint16_t *high)
+{
+    return _mm512_castsi512_ps(
+        _mm512_slli_epi32(_mm512_cvtepu16_epi32(join_halves(low, high)), 16));
 }
 
 INLINE void lanes_halves(lanes a, __m256 *low, __m256 *high)
@@ -398,11 +398,11 @@ INLINE void lanes_transpose(lanes a[LANES])
     }
 }
 
-enum { TURNED = 8 };
+enum { TURNED = 8, TURNED_STEP = 8 };
 
-INLINE void turn_eight(const uint8_t *const rows[8], size_t offset, uint16_t *out, ptrdiff_t stride)
+INLINE void turn_eight(const uint8_t *const rows[8], size_t offset, uint16_t *out)
 {
-    __m128i a[8], t[8];
+    __m128i a[8], t[8], *to = (__m128i *)out;
 
     for (int i = 0; i < 8; i++)
         a[i] = _mm_loadu_si128((const __m128i *)(rows[i] + offset));
@@ -417,17 +417,20 @@ INLINE void turn_eight(const uint8_t *const rows[8], size_t offset, uint16_t *ou
         a[i + 3] = _mm_unpackhi_epi32(t[i + 1], t[i + 3]);
     }
     for (int i = 0; i < 4; i++) {
-        _mm_storeu_si128((__m128i *)(out + 2 * i * stride), _mm_unpacklo_epi64(a[i], a[i + 4]));
-        _mm_storeu_si128((__m128i *)(out + (2 * i + 1) * stride),
-                         _mm_unpackhi_epi64(a[i], a[i + 4]));
+        _mm_storeu_si128(to + 2 * i, _mm_unpacklo_epi64(a[i], a[i + 4]));
+        _mm_storeu_si128(to + 2 * i + 1, _mm_unpackhi_epi64(a[i], a[i + 4]));
     }
 }
 
-INLINE void turn_halves(const uint8_t *const rows[LANES], size_t offset, uint16_t *out,
-                        ptrdiff_t stride)
+INLINE lanes lanes_load_two_f16(const uint16_t *low, const uint16_t *high)
 {
-    turn_eight(rows, offset, out, stride);
-    turn_eight(rows + 8, offset, out + 8, stride);
+    return BOTH(_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)low)),
+                _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)high)));
+}
+
+INLINE lanes lanes_load_two_bf16(const uint16_t *low, const uint16_t *high)
+{
+    return BOTH(bf16_half(low), bf16_half(high));
 }
 
 INLINE void lanes_halves(lanes a, __m256 *low, __m256 *high)
@@ -615,18 +618,35 @@ INLINE void lanes_transpose(lanes a[LANES])
         a[i] = lanes_load(out[i]);
 }
 
-enum { TURNED = 8 };
+enum { TURNED = 8, TURNED_STEP = 8 };
 
-INLINE void turn_halves(const uint8_t *const rows[LANES], size_t offset, uint16_t *out,
-                        ptrdiff_t stride)
+INLINE void turn_eight(const uint8_t *const rows[8], size_t offset, uint16_t *out)
 {
-    for (int i = 0; i < LANES; i++) {
+    for (int i = 0; i < 8; i++) {
         uint16_t row[TURNED];
 
         memcpy(row, rows[i] + offset, sizeof(row));
         for (int k = 0; k < TURNED; k++)
-            out[k * stride + i] = row[k];
+            out[k * TURNED_STEP + i] = row[k];
     }
+}
+
+INLINE lanes lanes_load_two_f16(const uint16_t *low, const uint16_t *high)
+{
+    float values[LANES];
+
+    for (int i = 0; i < LANES; i++)
+        values[i] = pd_float_of_f16(i < 8 ? low[i] : high[i - 8]);
+    return lanes_load(values);
+}
+
+INLINE lanes lanes_load_two_bf16(const uint16_t *low, const uint16_t *high)
+{
+    float values[LANES];
+
+    for (int i = 0; i < LANES; i++)
+        values[i] = pd_float_of_bf16(i < 8 ? low[i] : high[i - 8]);
+    return lanes_load(values);
 }
 
 INLINE void lanes_halves(lanes a, float low[8], float high[8])

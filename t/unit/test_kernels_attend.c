@@ -1,7 +1,6 @@
-/* Attention by tiles: a token's bits, whoever else is in its tile and however its splits are shared out, with
- * scores so far apart that every order of additions has sums of its own, and in memory that holds no numbers
- * before. What the results are is test_kernels_model's to say. Where the machine has no such tiles, nothing is to
- * be tested. */
+/* Attention: a token's bits, whoever else is in its tile and however its splits are shared out, with scores so far
+ * apart that every order of additions has sums of its own, and in memory that holds no numbers before. What the
+ * results are is test_kernels_model's to say. What the machine has no instructions for is not tested. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,11 +22,28 @@ static const struct shape {
 } shapes[] = {
     {1, 64, 8, 0, PD_F16},   {3, 64, 16, 0, PD_F16},  {4, 128, 32, 0, PD_BF16},
     {3, 80, 11, 40, PD_F32}, {5, 20, 24, 0, PD_F16},  {7, 96, 13, 150, PD_BF16},
-    {8, 32, 16, 0, PD_F32},  {18, 64, 16, 3, PD_F16},
+    {8, 32, 16, 0, PD_F32},  {18, 64, 16, 3, PD_F16}, {2, 96, 16, 0, PD_F16},
+    {2, 96, 16, 0, PD_F32},
 };
+
+static const struct way {
+    const char *isa;
+    enum pd_precision precision;
+    pd_cpu_attend *attend;
+    const struct pd_cpu_path *path; /* that merges */
+    int rows;                       /* of a tile at most, as a rule */
+} ways[] = {
+    {"baseline", PD_PRECISION_F32, NULL, &pd_cpu_path_baseline, PD_CPU_QUERY_ROWS},
+    {"avx2", PD_PRECISION_F32, NULL, &pd_cpu_path_avx2, PD_CPU_QUERY_ROWS},
+    {"avx512", PD_PRECISION_F32, NULL, &pd_cpu_path_avx512, PD_CPU_QUERY_ROWS},
+    {"amx", PD_PRECISION_BF16, pd_cpu_attend_bf16, &pd_cpu_path_avx512, PD_CPU_QUERY_ROWS_BF16},
+};
+
+enum { WAYS = (int)(sizeof(ways) / sizeof(ways[0])), TILES = WAYS - 1 };
 
 struct stage {
     const struct shape *shape;
+    const struct way *way;
     struct pd_attention_shape attention;
     struct pd_buffer buffer;
     struct pd_kv_pool pool;
@@ -45,7 +61,7 @@ static void set_number(enum pd_dtype type, void *numbers, size_t at, float value
             type == PD_F16 ? pd_f16_of_float(value) : pd_bf16_of_float(value);
 }
 
-static void build(struct stage *stage, const struct shape *shape)
+static void build(struct stage *stage, const struct way *way, const struct shape *shape)
 {
     int blocks = (KEYS + shape->block - 1) / shape->block;
     size_t numbers;
@@ -53,6 +69,7 @@ static void build(struct stage *stage, const struct shape *shape)
 
     memset(stage, 0, sizeof(*stage));
     stage->shape = shape;
+    stage->way = way;
     stage->attention = (struct pd_attention_shape){.heads = 2 * shape->group,
                                                    .kv_heads = 2,
                                                    .head_dim = shape->dim,
@@ -77,6 +94,13 @@ static void build(struct stage *stage, const struct shape *shape)
         stage->q[i] = pd_rig_normal(&seed);
     for (int i = 0; i < blocks; i++)
         stage->blocks[i] = blocks - 1 - i;
+}
+
+static void attend(struct stage *stage, struct pd_cpu_query *query, struct pd_cpu_query *next)
+{
+    const struct way *way = stage->way;
+
+    (way->attend != NULL ? way->attend : way->path->attend)(query, next, stage->scratch);
 }
 
 static void demolish(struct stage *stage)
@@ -124,11 +148,11 @@ static void compute_shared(struct stage *stage, int tokens, float *out)
             query.end = s + 1;
             query.loaded = 0;
             query.states = states + (size_t)s * rows * state;
-            pd_cpu_attend_bf16(&query, NULL, stage->scratch);
+            attend(stage, &query, NULL);
         }
         for (size_t r = 0; r < rows; r++)
-            pd_cpu_path_avx512.merge(states + r * state, splits, rows * state, dim, one,
-                                     query.out + r * (size_t)dim);
+            stage->way->path->merge(states + r * state, splits, rows * state, dim, one,
+                                    query.out + r * (size_t)dim);
     }
     free(states);
 }
@@ -139,37 +163,54 @@ static void compute(struct stage *stage, int tokens, float *out)
         int count = TOKENS - t < tokens ? TOKENS - t : tokens;
         struct pd_cpu_query query = query_of(stage, t, count, out), next = query;
 
-        pd_cpu_attend_bf16(&query, t % 2 == 0 ? &next : NULL, stage->scratch);
+        attend(stage, &query, t % 2 == 0 ? &next : NULL);
     }
 }
 
+enum { OUTPUTS = TOKENS * GROUP_MOST * DIM_MOST };
+
+/* first[] becomes what tokens one at a time come to. */
+static void check_bits(const struct way *way, const struct shape *shape, float *first)
+{
+    static float out[OUTPUTS];
+    static struct stage stage;
+    int most = pd_cpu_query_rows(way->rows, shape->group) / shape->group;
+    size_t count = (size_t)(TOKENS * shape->group * shape->dim);
+
+    build(&stage, way, shape);
+    compute(&stage, 1, first);
+    for (int tokens = 2; tokens <= most; tokens = tokens < 7 ? tokens + 1 : tokens + 5) {
+        compute(&stage, tokens, out);
+        if (memcmp(out, first, count * sizeof(float)) != 0)
+            fail_msg("%s: %d tokens at a time differ from one", way->isa, tokens);
+    }
+    for (int tokens = 1; tokens <= 2 && tokens <= most; tokens++) {
+        compute_shared(&stage, tokens, out);
+        if (memcmp(out, first, count * sizeof(float)) != 0)
+            fail_msg("%s: shared splits of %d tokens differ", way->isa, tokens);
+    }
+    for (size_t j = 0; j < count; j++)
+        assert_true(isfinite(first[j]));
+    demolish(&stage);
+}
+
+/* Nor does the instruction set, where all have the same numerics. */
 static void test_tiles_change_no_bit(void **state)
 {
-    static float first[TOKENS * GROUP_MOST * DIM_MOST], out[TOKENS * GROUP_MOST * DIM_MOST];
-    static struct stage stage;
+    static float first[WAYS][OUTPUTS];
 
     (void)state;
-    if (!pd_rig_has("amx", PD_PRECISION_BF16))
-        skip();
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
-        int most = pd_cpu_query_rows(PD_CPU_QUERY_ROWS_BF16, shapes[i].group) / shapes[i].group;
-        size_t bytes = (size_t)(TOKENS * shapes[i].group * shapes[i].dim) * sizeof(float);
-
-        build(&stage, &shapes[i]);
-        compute(&stage, 1, first);
-        for (int tokens = 2; tokens <= most; tokens = tokens < 7 ? tokens + 1 : tokens + 5) {
-            compute(&stage, tokens, out);
-            if (memcmp(out, first, bytes) != 0)
-                fail_msg("shape %zu: %d tokens at a time differ from one", i, tokens);
+        for (int w = 0; w < WAYS; w++) {
+            if (!pd_rig_has(ways[w].isa, ways[w].precision))
+                continue;
+            check_bits(&ways[w], &shapes[i], first[w]);
+            if (w > 0 && w < TILES &&
+                strcmp(ways[w].path->numerics, ways[w - 1].path->numerics) == 0)
+                assert_memory_equal(first[w], first[w - 1],
+                                    (size_t)(TOKENS * shapes[i].group * shapes[i].dim) *
+                                        sizeof(float));
         }
-        for (int tokens = 1; tokens <= 2 && tokens <= most; tokens++) {
-            compute_shared(&stage, tokens, out);
-            if (memcmp(out, first, bytes) != 0)
-                fail_msg("shape %zu: shared splits of %d tokens differ", i, tokens);
-        }
-        for (size_t j = 0; j < bytes / sizeof(float); j++)
-            assert_true(isfinite(first[j]));
-        demolish(&stage);
     }
 }
 
@@ -187,14 +228,14 @@ static bool same_numbers(const float *a, const float *b, int count)
  * left a window, times 0, may still be none.) */
 static void check_strange(const struct shape *shape, float strange, bool value)
 {
-    static float out[TOKENS * GROUP_MOST * DIM_MOST], same[TOKENS * GROUP_MOST * DIM_MOST];
+    static float out[OUTPUTS], same[OUTPUTS];
     static struct stage stage;
     int at = KEYS - TOKENS / 2, row = shape->group * shape->dim;
     int64_t tile;
 
     int group = shape->group, most = pd_cpu_query_rows(PD_CPU_QUERY_ROWS_BF16, group) / group;
 
-    build(&stage, shape);
+    build(&stage, &ways[TILES], shape);
     tile = pd_kv_tile(&stage.pool, 0, 1, stage.blocks[at / shape->block], 0) +
            (at % shape->block + (value ? shape->block : 0)) * shape->dim;
     set_number(shape->type, stage.buffer.host, (size_t)tile + 5, strange);
