@@ -28,7 +28,8 @@ ISA_avx2            := -mavx2 -mfma -mf16c
 ISA_avx512          := -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq
 ISA_vnni            := $(ISA_avx512) -mavx512vnni
 ISA_amx             := $(ISA_vnni) -mamx-tile -mamx-int8
-ISA_bf16            := $(ISA_avx512) -mavx512bf16 -mamx-tile -mamx-bf16
+ISA_dot             := $(ISA_avx512) -mavx512bf16
+ISA_bf16            := $(ISA_dot) -mamx-tile -mamx-bf16
 isa_of               = $(ISA_$(lastword $(subst _, ,$(basename $(notdir $1)))))
 
 NVCC      := $(if $(CUDA),$(CUDA)/bin/nvcc,$(shell command -v nvcc))

@@ -79,7 +79,8 @@ struct pd_device_options {
     const char *kind; /* "cpu", "reference" (plain loops, for tests), "cuda" */
     int threads;      /* cpu: size of the team, of a group: of all ranks' teams together; 0: one per
                        * core this process may use */
-    const char *isa; /* cpu: "auto", "baseline", "avx2", "avx512", "vnni", "amx": highest allowed */
+    const char *isa;  /* cpu: "auto", "baseline", "avx2", "avx512", "vnni", "bf16", "amx": highest
+                      * allowed */
     enum pd_precision precision; /* cpu, reference */
     int ordinal;                 /* cuda: which GPU; of a group: rank 0's, the others follow */
     bool one_gpu;                /* cuda: all ranks of a group on that one, slowly: to test them */

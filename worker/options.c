@@ -28,7 +28,8 @@ static const char *const roles[] = {"prefill", "decode", "mixed", NULL};
 static const char *const kv_dtypes[] = {"auto", "f32", "f16", "bf16", NULL};
 static const char *const load_formats[] = {"auto", "dummy", NULL};
 static const char *const devices[] = {"cpu", "cuda", "reference", NULL};
-static const char *const isas[] = {"auto", "baseline", "avx2", "avx512", "vnni", "amx", NULL};
+static const char *const isas[] = {"auto", "baseline", "avx2", "avx512",
+                                   "vnni", "bf16",     "amx",  NULL};
 static const char *const precisions[] = {"f32", "int8", "int12", "bf16", "auto", NULL};
 static const char *const transports[] = {"auto", "gpu", "shm", "rdma", "tcp", NULL};
 static const char *const levels[] = {"debug", "info", "warn", "error", NULL};

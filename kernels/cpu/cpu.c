@@ -58,28 +58,19 @@ static bool has_vnni(void)
     return has_avx512() && __builtin_cpu_supports("avx512vnni");
 }
 
-static bool has_amx_bf16(void)
+static bool has_dot(void)
 {
-    enum { BF16 = 1 << 22 };
-    unsigned eax, ebx, ecx, edx;
-
-    return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & BF16);
+    return has_vnni() && __builtin_cpu_supports("avx512bf16");
 }
 
 /* The system gives a process the tiles' registers when it is asked; for all its threads, and for good. */
 static bool has_amx(void)
 {
-    enum { REQUEST = 0x1023, TILE_DATA = 18, TILE = 1 << 24, INT8 = 1 << 25 };
+    enum { REQUEST = 0x1023, TILE_DATA = 18, BF16 = 1 << 22, TILE = 1 << 24, INT8 = 1 << 25 };
     unsigned eax, ebx, ecx, edx;
 
-    return has_vnni() && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & TILE) &&
-           (edx & INT8) && syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
-}
-
-/* What product_bf16.c and attend_bf16.c are compiled for. */
-static bool has_bf16(void)
-{
-    return has_amx() && __builtin_cpu_supports("avx512bf16") && has_amx_bf16();
+    return has_dot() && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & BF16) &&
+           (edx & TILE) && (edx & INT8) && syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
 }
 #endif
 
@@ -88,14 +79,18 @@ static const struct isa {
     const char *name;
     const struct pd_cpu_path *path;
     const struct pd_cpu_narrow *int8, *int12;
+    pd_cpu_attend *attend; /* in bf16, where precision leaves the choice; NULL: there is none */
     bool (*supported)(void);
 } isas[] = {
-    {"baseline", &pd_cpu_path_baseline, &pd_cpu_int8_baseline, &pd_cpu_int12_baseline, any_machine},
+    {"baseline", &pd_cpu_path_baseline, &pd_cpu_int8_baseline, &pd_cpu_int12_baseline, NULL,
+     any_machine},
 #if defined(__x86_64__)
-    {"avx2", &pd_cpu_path_avx2, &pd_cpu_int8_avx2, &pd_cpu_int12_avx2, has_avx2},
-    {"avx512", &pd_cpu_path_avx512, &pd_cpu_int8_avx512, &pd_cpu_int12_avx512, has_avx512},
-    {"vnni", &pd_cpu_path_avx512, &pd_cpu_int8_vnni, &pd_cpu_int12_vnni, has_vnni},
-    {"amx", &pd_cpu_path_avx512, &pd_cpu_int8_vnni, &pd_cpu_int12_amx, has_amx},
+    {"avx2", &pd_cpu_path_avx2, &pd_cpu_int8_avx2, &pd_cpu_int12_avx2, NULL, has_avx2},
+    {"avx512", &pd_cpu_path_avx512, &pd_cpu_int8_avx512, &pd_cpu_int12_avx512, NULL, has_avx512},
+    {"vnni", &pd_cpu_path_avx512, &pd_cpu_int8_vnni, &pd_cpu_int12_vnni, NULL, has_vnni},
+    {"bf16", &pd_cpu_path_avx512, &pd_cpu_int8_vnni, &pd_cpu_int12_vnni, pd_cpu_attend_dot,
+     has_dot},
+    {"amx", &pd_cpu_path_avx512, &pd_cpu_int8_vnni, &pd_cpu_int12_amx, pd_cpu_attend_bf16, has_amx},
 #endif
 };
 
@@ -120,31 +115,35 @@ static const struct isa *choose_isa(const char *name, char *error, size_t size)
     }
     if (automatic)
         return best;
-    snprintf(error, size, "unknown isa \"%s\": auto, baseline, avx2, avx512, vnni or amx", name);
+    snprintf(error, size, "unknown isa \"%s\": auto, baseline, avx2, avx512, vnni, bf16 or amx",
+             name);
     return NULL;
+}
+
+/* What attends, unless in f32. */
+static void choose_attention(const struct isa *isa, struct pd_cpu *cpu, enum pd_precision precision)
+{
+    cpu->attend = isa->path->attend;
+    cpu->query_rows = PD_CPU_QUERY_ROWS;
+    if (isa->attend == NULL || precision == PD_PRECISION_F32)
+        return;
+    cpu->attend = isa->attend;
+    cpu->query_rows = PD_CPU_QUERY_ROWS_BF16;
 }
 
 /* The precision of what has been asked for. */
 static bool choose_precision(const struct isa *isa, struct pd_cpu *cpu, enum pd_precision asked,
                              char *error, size_t size)
 {
-    bool tiles = false, bf16 = false;
+    bool tiles = false;
 
 #if defined(__x86_64__)
     tiles = isa->int12 == &pd_cpu_int12_amx;
-    bf16 = tiles && has_bf16();
 #endif
     if (asked == PD_PRECISION_AUTO)
         asked = tiles ? PD_PRECISION_INT12 : PD_PRECISION_INT8;
     cpu->precision = asked;
-    cpu->attend = isa->path->attend;
-    cpu->query_rows = PD_CPU_QUERY_ROWS;
-#if defined(__x86_64__)
-    if (bf16 && asked != PD_PRECISION_F32) {
-        cpu->attend = pd_cpu_attend_bf16;
-        cpu->query_rows = PD_CPU_QUERY_ROWS_BF16;
-    }
-#endif
+    choose_attention(isa, cpu, asked);
     if (asked == PD_PRECISION_INT8)
         cpu->narrow = isa->int8;
     if (asked == PD_PRECISION_INT12)
@@ -154,11 +153,11 @@ static bool choose_precision(const struct isa *isa, struct pd_cpu *cpu, enum pd_
 #if defined(__x86_64__)
     cpu->narrow = &pd_cpu_bf16;
 #endif
-    if (!bf16)
+    if (!tiles)
         snprintf(error, size,
                  "products in bf16 take isa \"amx\" on a machine that has AMX for bf16, not \"%s\"",
                  isa->name);
-    return bf16;
+    return tiles;
 }
 
 /* ---- the device ------------------------------------------------------------------------------ */
@@ -226,11 +225,17 @@ static const char *const precisions[] = {
 static void cpu_describe(const struct pd_device *device, struct pd_device_info *info)
 {
     const struct pd_cpu *cpu = (const struct pd_cpu *)device;
+    const char *attention = "";
 
+#if defined(__x86_64__)
+    if (cpu->attend == pd_cpu_attend_bf16)
+        attention = " attention=bf16";
+    if (cpu->attend == pd_cpu_attend_dot)
+        attention = " attention=bf16-dot";
+#endif
     snprintf(info->name, sizeof(info->name), "cpu, %s, %d threads", cpu->isa, cpu->host.threads);
     snprintf(info->numerics, sizeof(info->numerics), "cpu/4 %s %s split=%d%s",
-             precisions[cpu->precision], cpu->path->numerics, PD_CPU_SPLIT,
-             cpu->attend == cpu->path->attend ? "" : " attention=bf16");
+             precisions[cpu->precision], cpu->path->numerics, PD_CPU_SPLIT, attention);
     snprintf(info->packing, sizeof(info->packing), "%s", pd_cpu_packing(cpu->precision));
     info->threads = cpu->host.threads;
     info->ranks_are_exact = true;

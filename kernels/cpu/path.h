@@ -123,7 +123,7 @@ extern const struct pd_cpu_path pd_cpu_path_baseline, pd_cpu_path_avx2, pd_cpu_p
 extern const struct pd_cpu_narrow pd_cpu_int12_baseline, pd_cpu_int12_avx2, pd_cpu_int12_avx512,
     pd_cpu_int12_vnni, pd_cpu_int12_amx, pd_cpu_int8_baseline, pd_cpu_int8_avx2, pd_cpu_int8_avx512,
     pd_cpu_int8_vnni, pd_cpu_bf16;
-extern pd_cpu_attend pd_cpu_attend_bf16;
+extern pd_cpu_attend pd_cpu_attend_bf16, pd_cpu_attend_dot;
 
 enum {
     PD_CPU_CHUNK = 128,     /* tokens whose rounded x lies together, and is best kept in cache */

@@ -43,11 +43,11 @@ void pd_rig_close(struct pd_rig *rig)
 
 const char *const *pd_rig_paths(void)
 {
-    static const char *const all[] = {"cuda", "baseline", "avx2", "avx512", "vnni", "amx"};
-    static const char *found[7];
+    static const char *const all[] = {"cuda", "baseline", "avx2", "avx512", "vnni", "bf16", "amx"};
+    static const char *found[8];
     int count = 0;
 
-    for (int i = 0; i < 6 && (count == 0 || strcmp(found[0], "cuda") != 0); i++) {
+    for (int i = 0; i < 7 && (count == 0 || strcmp(found[0], "cuda") != 0); i++) {
         if (pd_rig_has(all[i], PD_PRECISION_F32))
             found[count++] = all[i];
     }

@@ -36,10 +36,11 @@ static const struct way {
     {"baseline", PD_PRECISION_F32, NULL, &pd_cpu_path_baseline, PD_CPU_QUERY_ROWS},
     {"avx2", PD_PRECISION_F32, NULL, &pd_cpu_path_avx2, PD_CPU_QUERY_ROWS},
     {"avx512", PD_PRECISION_F32, NULL, &pd_cpu_path_avx512, PD_CPU_QUERY_ROWS},
+    {"bf16", PD_PRECISION_INT8, pd_cpu_attend_dot, &pd_cpu_path_avx512, PD_CPU_QUERY_ROWS_BF16},
     {"amx", PD_PRECISION_BF16, pd_cpu_attend_bf16, &pd_cpu_path_avx512, PD_CPU_QUERY_ROWS_BF16},
 };
 
-enum { WAYS = (int)(sizeof(ways) / sizeof(ways[0])), TILES = WAYS - 1 };
+enum { WAYS = (int)(sizeof(ways) / sizeof(ways[0])), IN_BF16 = WAYS - 2 };
 
 struct stage {
     const struct shape *shape;
@@ -205,7 +206,7 @@ static void test_tiles_change_no_bit(void **state)
             if (!pd_rig_has(ways[w].isa, ways[w].precision))
                 continue;
             check_bits(&ways[w], &shapes[i], first[w]);
-            if (w > 0 && w < TILES &&
+            if (w > 0 && w < IN_BF16 &&
                 strcmp(ways[w].path->numerics, ways[w - 1].path->numerics) == 0)
                 assert_memory_equal(first[w], first[w - 1],
                                     (size_t)(TOKENS * shapes[i].group * shapes[i].dim) *
@@ -226,7 +227,8 @@ static bool same_numbers(const float *a, const float *b, int count)
 /* What is no number, in a key or a value, makes none of what comes behind it; nor does it of a query, and of no
  * other. (In f32 and bf16 an infinite key may be infinitely far from a query, and then not count; and what has
  * left a window, times 0, may still be none.) */
-static void check_strange(const struct shape *shape, float strange, bool value)
+static void check_strange(const struct way *way, const struct shape *shape, float strange,
+                          bool value)
 {
     static float out[OUTPUTS], same[OUTPUTS];
     static struct stage stage;
@@ -235,7 +237,7 @@ static void check_strange(const struct shape *shape, float strange, bool value)
 
     int group = shape->group, most = pd_cpu_query_rows(PD_CPU_QUERY_ROWS_BF16, group) / group;
 
-    build(&stage, &ways[TILES], shape);
+    build(&stage, way, shape);
     tile = pd_kv_tile(&stage.pool, 0, 1, stage.blocks[at / shape->block], 0) +
            (at % shape->block + (value ? shape->block : 0)) * shape->dim;
     set_number(shape->type, stage.buffer.host, (size_t)tile + 5, strange);
@@ -276,12 +278,14 @@ static void test_what_is_no_number_makes_none(void **state)
     static const float strange[] = {NAN, -NAN, INFINITY, -INFINITY};
 
     (void)state;
-    if (!pd_rig_has("amx", PD_PRECISION_BF16))
-        skip();
-    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
-        for (int j = 0; j < 4; j++) {
-            check_strange(&shapes[i], strange[j], false);
-            check_strange(&shapes[i], strange[j], true);
+    for (int w = IN_BF16; w < WAYS; w++) {
+        if (!pd_rig_has(ways[w].isa, ways[w].precision))
+            continue;
+        for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+            for (int j = 0; j < 4; j++) {
+                check_strange(&ways[w], &shapes[i], strange[j], false);
+                check_strange(&ways[w], &shapes[i], strange[j], true);
+            }
         }
     }
 }

@@ -23,6 +23,7 @@ static const struct {
     {"avx2", {&pd_cpu_int8_avx2, &pd_cpu_int12_avx2}},
     {"avx512", {&pd_cpu_int8_avx512, &pd_cpu_int12_avx512}},
     {"vnni", {&pd_cpu_int8_vnni, &pd_cpu_int12_vnni}},
+    {"bf16", {&pd_cpu_int8_vnni, &pd_cpu_int12_vnni}},
     {"amx", {&pd_cpu_int8_vnni, &pd_cpu_int12_amx}},
 };
 
