@@ -95,6 +95,17 @@ static void sum_values(const struct attend *a, int runs)
         sum_tiles(a, runs, t, 2);
 }
 
+/* Each run is loaded while the one before it is multiplied, into memory that stays in L1. */
+static void score_alone(struct attend *a, int runs)
+{
+    load_keys(a, 0, 0);
+    for (int k = 0; k < runs; k++) {
+        if (k + 1 < runs)
+            load_keys(a, k + 1, (k + 1) % 2);
+        score(a, 0, k, k % 2);
+    }
+}
+
 INLINE void sum_alone_tiles(struct attend *a, int runs, int count, int tiles)
 {
     load_values(a, 0, 0, count);
@@ -108,7 +119,7 @@ INLINE void sum_alone_tiles(struct attend *a, int runs, int count, int tiles)
     store_sums(a, 0, tiles);
 }
 
-/* Each run is loaded while the one before it is multiplied. Where a row's sums do not fit into tiles at once, values are loaded before. */
+/* So are values. Where a row's sums do not fit into tiles at once, values are loaded before. */
 static void sum_alone(struct attend *a, int runs, int count)
 {
     if (2 * a->runs == SUMMED) {

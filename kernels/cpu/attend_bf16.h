@@ -83,10 +83,13 @@ static void configure(int width);
 /* Scores of run k's keys, which lie in place `from`, with the rows of group g. */
 static void score(const struct attend *a, int g, int k, int from);
 
+/* Scores of all runs' keys where nobody else needs them: loads them, too. */
+static void score_alone(struct attend *a, int runs);
+
 /* Sums of all runs' values, times the weights of a group's rows. */
 static void sum_values(const struct attend *a, int runs);
 
-/* The same where nobody else needs the values: loads them, too. `count`: keys of the split. */
+/* The same, values loaded. `count`: keys of the split. */
 static void sum_alone(struct attend *a, int runs, int count);
 
 INLINE __m512i bits_of(lanes a)
@@ -165,6 +168,12 @@ INLINE void put_pair(__m512i first, __m512i second, __m512i *out)
     out[PAIRS] = _mm512_unpackhi_epi16(first, second);
 }
 
+/* The first key of the pair in place i. */
+INLINE int place_of_pair(int i)
+{
+    return i / 4 + i % 4 * 4;
+}
+
 /* Values of run k, to place `to`; all of them are there, or `count`. The others' are zeros, since they are
  * multiplied with weights of 0. */
 INLINE void load_value_run(enum pd_dtype type, struct attend *a, int k, int to, bool all, int count)
@@ -180,7 +189,7 @@ INLINE void load_value_run(enum pd_dtype type, struct attend *a, int k, int to, 
 
 #pragma GCC unroll 4
         for (int i = 0; i < PAIRS; i++) {
-            const int j = i / 4 + i % 4 * 4; /* whose place i is */
+            const int j = place_of_pair(i);
             const __mmask32 first = all || j < count ? mask : 0;
             const __mmask32 second = all || j + PAIRS < count ? mask : 0;
 
@@ -202,32 +211,27 @@ INLINE void load_some_values(enum pd_dtype type, struct attend *a, int k, int to
         load_value_run(type, a, k, to, false, count);
 }
 
+/* What a function that has the pool's type for a constant does. */
+#define EACH_TYPE(function, a, ...)                                                                \
+    switch ((a)->query->pool->type) {                                                              \
+    case PD_F16:                                                                                   \
+        function(PD_F16, a, __VA_ARGS__);                                                          \
+        break;                                                                                     \
+    case PD_BF16:                                                                                  \
+        function(PD_BF16, a, __VA_ARGS__);                                                         \
+        break;                                                                                     \
+    default:                                                                                       \
+        function(PD_F32, a, __VA_ARGS__);                                                          \
+    }
+
 static void load_keys(struct attend *a, int k, int to)
 {
-    switch (a->query->pool->type) {
-    case PD_F16:
-        load_key_run(PD_F16, a, k, to);
-        break;
-    case PD_BF16:
-        load_key_run(PD_BF16, a, k, to);
-        break;
-    default:
-        load_key_run(PD_F32, a, k, to);
-    }
+    EACH_TYPE(load_key_run, a, k, to)
 }
 
 static void load_values(struct attend *a, int k, int to, int count)
 {
-    switch (a->query->pool->type) {
-    case PD_F16:
-        load_some_values(PD_F16, a, k, to, count);
-        break;
-    case PD_BF16:
-        load_some_values(PD_BF16, a, k, to, count);
-        break;
-    default:
-        load_some_values(PD_F32, a, k, to, count);
-    }
+    EACH_TYPE(load_some_values, a, k, to, count)
 }
 
 /* ---- queries --------------------------------------------------------------------------------- */
@@ -425,20 +429,6 @@ INLINE lanes weigh(int width, const struct attend *a, int runs, lanes greatest)
         return lanes_add(lanes_add(totals[0], totals[2]), lanes_add(totals[1], totals[3]));
     totals[0] = lanes_add(totals[0], swap_halves(totals[0]));
     return lanes_add(totals[0], swap_quarters(totals[0]));
-}
-
-/* ---- one group alone ------------------------------------------------------------------------- */
-
-/* Nobody else needs the keys: each run is loaded while the one before it is multiplied, into memory that stays in
- * L1. */
-static void score_alone(struct attend *a, int runs)
-{
-    load_keys(a, 0, 0);
-    for (int k = 0; k < runs; k++) {
-        if (k + 1 < runs)
-            load_keys(a, k + 1, (k + 1) % 2);
-        score(a, 0, k, k % 2);
-    }
 }
 
 /* ---- states ---------------------------------------------------------------------------------- */

@@ -2,8 +2,9 @@
  * odd numbers, then that of its even ones.
  *
  * Sixteen rows: a register has one key's scores of all of them, or sixteen dimensions of one row's sums; one operand
- * is a pair that all lanes share, from memory. Four rows: as attend_bf16.h says, four keys' scores of four; the pairs
- * of four keys that meet the same pair of dimensions are put next to each other first. */
+ * is a pair that all lanes share, from memory. Four rows, which wait for memory: keys and values go from the pool
+ * through registers into sums. A register has four keys' scores of four rows then; so the pairs of four keys that meet
+ * the same pair of dimensions are put next to each other first. */
 #include "kernels/cpu/attend_bf16.h"
 
 static void configure(int width)
@@ -60,13 +61,11 @@ static void score_many(const struct attend *a, const uint16_t *queries, const ui
     }
 }
 
-/* A run of four keys, so that register i has in quarter j their pairs 4 j + i. */
-INLINE void turn_four(const uint16_t *keys, int stride, __m512i out[4])
+/* Of a run of four keys: register i has in quarter j their pairs 4 j + i. */
+INLINE void turn_four(const __m512i key[4], __m512i out[4])
 {
-    __m512i key[4], low[2], high[2];
+    __m512i low[2], high[2];
 
-    for (int i = 0; i < 4; i++)
-        key[i] = _mm512_loadu_si512(keys + i * stride);
     for (int i = 0; i < 2; i++) {
         low[i] = _mm512_unpacklo_epi32(key[2 * i], key[2 * i + 1]);
         high[i] = _mm512_unpackhi_epi32(key[2 * i], key[2 * i + 1]);
@@ -77,12 +76,31 @@ INLINE void turn_four(const uint16_t *keys, int stride, __m512i out[4])
     out[3] = _mm512_unpackhi_epi64(high[0], high[1]);
 }
 
-/* Of sixteen keys with four rows. */
-static void score_few(const struct attend *a, const uint16_t *queries, const uint16_t *keys,
-                      float *scores)
+/* Run d of sixteen keys from j on, turned four by four. */
+INLINE void load_turned(enum pd_dtype type, struct attend *a, int j, int d, __m512i out[FEW][4])
+{
+    const size_t at = (size_t)d * RUN * (type == PD_F32 ? 4 : 2);
+    const __mmask32 mask = mask_of(a, d);
+    __m512i greatest = a->greatest;
+
+#pragma GCC unroll 4
+    for (int f = 0; f < FEW; f++, j += 4) {
+        __m512i key[4];
+
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++)
+            key[i] = load_and_fetch(type, a->at.key[j + i] + at, mask, a->at.ahead[j + i] + at,
+                                    &greatest);
+        turn_four(key, out[f]);
+    }
+    a->greatest = greatest;
+}
+
+/* Of sixteen keys from j on with four rows. */
+INLINE void score_few(enum pd_dtype type, struct attend *a, int j)
 {
     const __m512i each = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-    const int stride = a->runs * RUN;
+    const uint16_t *queries = a->queries;
     lanes sums[FEW];
 
     for (int f = 0; f < FEW; f++)
@@ -90,9 +108,7 @@ static void score_few(const struct attend *a, const uint16_t *queries, const uin
     for (int d = 0; d < a->runs; d++, queries += PAIRS * 2 * FEW) {
         __m512i key[FEW][4];
 
-#pragma GCC unroll 4
-        for (int f = 0; f < FEW; f++)
-            turn_four(keys + 4 * f * stride + d * RUN, stride, key[f]);
+        load_turned(type, a, j, d, key);
 #pragma GCC unroll 16
         for (int p = 0; p < PAIRS; p++) {
             const __m512i quarter = _mm512_add_epi32(each, _mm512_set1_epi32(p / 4 * 4));
@@ -105,73 +121,120 @@ static void score_few(const struct attend *a, const uint16_t *queries, const uin
         }
     }
     for (int f = 0; f < FEW; f++)
-        lanes_store(scores + f * LANES, sums[f]);
+        lanes_store(a->scores + j * FEW + f * LANES, sums[f]);
+}
+
+INLINE void score_few_alone(enum pd_dtype type, struct attend *a, int runs)
+{
+    for (int j = 0; j < runs * RUN; j += TILE_ROWS)
+        score_few(type, a, j);
 }
 
 static void score(const struct attend *a, int g, int k, int from)
 {
-    const uint16_t *queries = a->queries + g * a->runs * RUN * a->width;
+    const uint16_t *queries = a->queries + g * a->runs * RUN * GROUP;
     const uint16_t *keys = a->keys + from * RUN * a->runs * RUN;
-    float *scores = a->scores + k * RUN * a->width;
+    float *scores = a->scores + k * RUN * GROUP;
 
-    for (int half = 0; half < 2; half++) {
-        (a->width == FEW ? score_few : score_many)(a, queries, keys, scores);
-        keys += TILE_ROWS * a->runs * RUN;
-        scores += TILE_ROWS * a->width;
+    score_many(a, queries, keys, scores);
+    score_many(a, queries, keys + TILE_ROWS * a->runs * RUN, scores + TILE_ROWS * GROUP);
+}
+
+static void score_alone(struct attend *a, int runs)
+{
+    if (a->width == FEW) {
+        EACH_TYPE(score_few_alone, a, runs)
+        return;
+    }
+    for (int k = 0; k < runs; k++) {
+        load_keys(a, k, 0);
+        score(a, 0, k, 0);
     }
 }
 
 /* ---- sums of values -------------------------------------------------------------------------- */
 
-/* Of tiles t .. t + tiles - 1, with `rows` rows: together as many as there are registers for. */
-INLINE void sum_tiles(const struct attend *a, int rows, int runs, int t, int tiles)
+/* Of tile t, with sixteen rows. */
+static void sum_tile(const struct attend *a, int runs, int t)
 {
-    lanes sums[SUMMED][GROUP];
+    lanes sums[GROUP];
 
-#pragma GCC unroll 4
-    for (int i = 0; i < tiles; i++) {
 #pragma GCC unroll 16
-        for (int r = 0; r < rows; r++)
-            sums[i][r] = lanes_set(0);
-    }
+    for (int r = 0; r < GROUP; r++)
+        sums[r] = lanes_set(0);
     for (int k = 0; k < runs; k++) {
         const uint16_t *values = a->values + (k * 2 * a->runs + t) * TILE_NUMBERS;
         const uint16_t *weights = a->weights + k * RUN;
 
         for (int p = 0; p < PAIRS; p++) {
-#pragma GCC unroll 4
-            for (int i = 0; i < tiles; i++) {
-                const __m512i value = _mm512_loadu_si512(values + i * TILE_NUMBERS + p * RUN);
+            const __m512i value = _mm512_loadu_si512(values + p * RUN);
 
 #pragma GCC unroll 16
-                for (int r = 0; r < rows; r++)
-                    sums[i][r] =
-                        dot(sums[i][r], load_pair(weights + r * PD_CPU_SPLIT + 2 * p), value);
-            }
+            for (int r = 0; r < GROUP; r++)
+                sums[r] = dot(sums[r], load_pair(weights + r * PD_CPU_SPLIT + 2 * p), value);
         }
     }
-#pragma GCC unroll 4
-    for (int i = 0; i < tiles; i++) {
 #pragma GCC unroll 16
-        for (int r = 0; r < rows; r++)
-            lanes_store(a->sums + ((t + i) * rows + r) * LANES, sums[i][r]);
-    }
+    for (int r = 0; r < GROUP; r++)
+        lanes_store(a->sums + (t * GROUP + r) * LANES, sums[r]);
 }
 
 static void sum_values(const struct attend *a, int runs)
 {
-    int tiles = 2 * a->runs, t = 0;
+    for (int t = 0; t < 2 * a->runs; t++)
+        sum_tile(a, runs, t);
+}
 
-    for (; a->width == FEW && t + SUMMED <= tiles; t += SUMMED)
-        sum_tiles(a, FEW, runs, t, SUMMED);
-    for (; a->width == FEW && t < tiles; t += 2)
-        sum_tiles(a, FEW, runs, t, 2);
-    for (; t < tiles; t++)
-        sum_tiles(a, GROUP, runs, t, 1);
+/* Pair p of run k's values, run d of their dimensions, with four rows. */
+INLINE void add_pair(enum pd_dtype type, struct attend *a, int k, int p, int d, int count,
+                     lanes sums[2][FEW])
+{
+    const size_t at = a->at.tile + (size_t)d * RUN * (type == PD_F32 ? 4 : 2);
+    const int first = k * RUN + place_of_pair(p), second = first + PAIRS;
+    const __mmask32 mask = mask_of(a, d);
+    __m512i greatest = a->greatest, one, two, low, high;
+
+    one = load_and_fetch(type, a->at.key[first] + at, first < count ? mask : 0,
+                         a->at.ahead[first] + at, &greatest);
+    two = load_and_fetch(type, a->at.key[second] + at, second < count ? mask : 0,
+                         a->at.ahead[second] + at, &greatest);
+    low = _mm512_unpacklo_epi16(one, two);
+    high = _mm512_unpackhi_epi16(one, two);
+#pragma GCC unroll 4
+    for (int r = 0; r < FEW; r++) {
+        const __m512i weight = load_pair(a->weights + r * PD_CPU_SPLIT + k * RUN + 2 * p);
+
+        sums[0][r] = dot(sums[0][r], weight, low);
+        sums[1][r] = dot(sums[1][r], weight, high);
+    }
+    a->greatest = greatest;
+}
+
+INLINE void sum_few_alone(enum pd_dtype type, struct attend *a, int runs, int count)
+{
+    for (int d = 0; d < a->runs; d++) {
+        lanes sums[2][FEW];
+
+        for (int r = 0; r < FEW; r++)
+            sums[0][r] = sums[1][r] = lanes_set(0);
+        for (int k = 0; k < runs; k++) {
+#pragma GCC unroll 4
+            for (int p = 0; p < PAIRS; p++)
+                add_pair(type, a, k, p, d, count, sums);
+        }
+        for (int r = 0; r < FEW; r++) {
+            lanes_store(a->sums + (2 * d * FEW + r) * LANES, sums[0][r]);
+            lanes_store(a->sums + ((2 * d + 1) * FEW + r) * LANES, sums[1][r]);
+        }
+    }
 }
 
 static void sum_alone(struct attend *a, int runs, int count)
 {
+    if (a->width == FEW) {
+        EACH_TYPE(sum_few_alone, a, runs, count)
+        return;
+    }
     for (int k = 0; k < runs; k++)
         load_values(a, k, k, count - k * RUN);
     sum_values(a, runs);
