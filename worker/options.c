@@ -126,14 +126,14 @@ static const struct flag flags[] = {
     {"threads", "N", DEVICE, NUMBER, AT(threads), NULL, "one per usable core", 1, 1024, NULL,
      "size of the CPU's team"},
     {"isa", "PATH", DEVICE, WORD, AT(isa), "auto", NULL, 0, 0, isas,
-     "highest instruction path that the CPU may use; avx2 and better compute equal bits"},
+     "highest instruction path that the CPU may use; avx2 to vnni compute equal bits, bf16 and amx "
+     "attend in bf16 unless --matmul-precision is f32"},
     {"matmul-precision", "TYPE", DEVICE, CHOICE, AT(matmul_precision), "auto", NULL, 0, 0,
      precisions,
-     "what products on the CPU are computed in: int8 or int12 (quantised weights take integers of "
-     "so "
-     "many bits with a scale for each 32 values, int8 twice where 8 are too few; auto: int12 on "
-     "processors with AMX, else int8), bf16 (needs AMX; for models in bf16 or f16, and long "
-     "prompts) or f32, slower and exact; workers must agree to compute equal bits"},
+     "what products on the CPU are computed in: int8 or int12 (integers of 8 or 12 bits with a "
+     "scale for each 32 values, 8 twice where they are too few; auto: int12 on processors with "
+     "AMX, else int8), bf16 (needs AMX; for models in bf16 or f16, and long prompts) or f32, "
+     "slower and exact; workers must agree to compute equal bits"},
     {"enforce-eager", NULL, DEVICE, SWITCH, AT(enforce_eager), NULL, "off", 0, 0, NULL,
      "on a GPU, launch every kernel by itself instead of replaying recorded steps"},
     {"deterministic", NULL, DEVICE, SWITCH, AT(deterministic), NULL, "off", 0, 0, NULL,

@@ -2,6 +2,8 @@
  * says more of the instruction). */
 #include "kernels/cpu/attend_bf16.h"
 
+enum { SUMMED = 4 }; /* tiles of values whose sums are made at once */
+
 /* Sums, weights and queries of few rows have short tiles. */
 static void configure(int width)
 {

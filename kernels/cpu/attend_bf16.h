@@ -35,7 +35,6 @@ enum {
     PAIRS = RUN / 2,
     RING = 2 * RUN,                 /* keys, where they are taken as soon as they are loaded */
     TILE_NUMBERS = TILE_ROWS * RUN, /* of bf16 */
-    SUMMED = 4,                     /* tiles of values whose sums are made at once */
 };
 
 /* What the numbers of a pool's type are multiplied with. */

@@ -7,7 +7,7 @@
  *     query   ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒░░░░░░░         next   ▒▒▒░░░░░░░
  *             computed ▲         ▲ loaded so far, then ──▶
  *
- * Included by attend.h and attend_bf16.c only. */
+ * Included by attend.h, attend_few.h and attend_bf16.h only. */
 #ifndef PD_KEYS_H
 #define PD_KEYS_H
 

@@ -14,7 +14,7 @@ struct pd_cpu_line {
 
 struct pd_cpu_scale {
     float d, sum; /* x = d q; d times the sum of q */
-    /* -8 times the sum of q over columns 0-15 and 16-31: times 16, what takes the 128 out of weights
+    /* OFFSET8 or OFFSET12 times the sum of q over columns 0-15 and 16-31: what takes the 128 out of weights
      * whose bytes are plus 128. */
     int32_t offset[2];
 };

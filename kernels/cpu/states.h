@@ -1,7 +1,7 @@
 /* The running softmax of a row and its head (path.h says what a state holds): begun, added to, merged with the
  * states of later splits, finished. Whoever computed a split, these are the operations on it, in this order.
  *
- * Included by attend.h and attend_bf16.c only. */
+ * Included by attend.h, attend_few.h and attend_bf16.h only. */
 #ifndef PD_STATES_H
 #define PD_STATES_H
 

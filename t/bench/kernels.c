@@ -353,9 +353,12 @@ static enum pd_precision precision_of(const char *name)
     static const char *const names[] = {"f32", "int8", "int12", "bf16", "auto"};
     int i = 0;
 
-    while (i < 4 && strcmp(name, names[i]) != 0)
+    while (i < 5 && strcmp(name, names[i]) != 0)
         i++;
-    return (enum pd_precision)i;
+    if (i < 5)
+        return (enum pd_precision)i;
+    fprintf(stderr, "kernels: no precision \"%s\": auto, bf16, int8, int12 or f32\n", name);
+    exit(2);
 }
 
 int main(int count, char **arguments)

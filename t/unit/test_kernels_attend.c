@@ -7,6 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #include <cmocka.h>
 
 #include "kernels/backend.h"
@@ -215,6 +219,64 @@ static void test_tiles_change_no_bit(void **state)
     }
 }
 
+#if defined(__x86_64__)
+__attribute__((target("avx512f,avx512bw,avx512bf16"))) static void
+dot(float sums[16], const uint16_t a[32], const uint16_t b[32])
+{
+    __m512bh left = (__m512bh)_mm512_loadu_si512(a), right = (__m512bh)_mm512_loadu_si512(b);
+
+    _mm512_storeu_ps(sums, _mm512_dpbf16_ps(_mm512_loadu_ps(sums), left, right));
+}
+
+/* What has no normal exponent counts as zero. */
+static float flushed(float value)
+{
+    return fabsf(value) < 0x1p-126f ? copysignf(0, value) : value;
+}
+
+static float product_of(uint16_t a, uint16_t b)
+{
+    return flushed(pd_float_of_bf16(a)) * flushed(pd_float_of_bf16(b));
+}
+#endif
+
+/* All processors that have it must compute the same: the odd product is added, then the even one, each sum rounded to
+ * nearest; denormals are zero on both sides. */
+static void test_dot_products_are_the_definition(void **state)
+{
+#if defined(__x86_64__)
+    uint64_t seed = 3;
+
+    (void)state;
+    if (!pd_rig_has("bf16", PD_PRECISION_INT8))
+        skip();
+    for (int i = 0; i < 20000; i++) {
+        uint16_t a[32], b[32];
+        float sums[16], expected[16];
+
+        for (int k = 0; k < 32; k++) {
+            int exponent = (int)(pd_rig_random(&seed) % 120) - 60;
+
+            a[k] = pd_bf16_of_float(ldexpf(pd_rig_normal(&seed), exponent));
+            b[k] = pd_bf16_of_float(ldexpf(pd_rig_normal(&seed), i % 3 - exponent));
+            if (pd_rig_random(&seed) % 50 == 0)
+                a[k] = pd_bf16_of_float(1e-39f);
+        }
+        for (int k = 0; k < 16; k++) {
+            sums[k] = i % 7 == 0 ? 1e-39f : pd_rig_normal(&seed);
+            expected[k] = flushed(flushed(sums[k]) + product_of(a[2 * k + 1], b[2 * k + 1]));
+            expected[k] = flushed(expected[k] + product_of(a[2 * k], b[2 * k]));
+        }
+        dot(sums, a, b);
+        for (int k = 0; k < 16; k++)
+            assert_true(sums[k] == expected[k]);
+    }
+#else
+    (void)state;
+    skip();
+#endif
+}
+
 static bool same_numbers(const float *a, const float *b, int count)
 {
     for (int i = 0; i < count; i++) {
@@ -294,6 +356,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tiles_change_no_bit),
+        cmocka_unit_test(test_dot_products_are_the_definition),
         cmocka_unit_test(test_what_is_no_number_makes_none),
     };
 

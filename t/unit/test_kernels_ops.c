@@ -266,12 +266,12 @@ static void check_strange(const struct job *job, enum pd_precision precision)
  * bits tell of any. */
 static void test_matmul_of_strange_numbers(void **state)
 {
-    static const enum pd_precision precisions[] = {PD_PRECISION_F32, PD_PRECISION_INT12,
-                                                   PD_PRECISION_BF16};
+    static const enum pd_precision precisions[] = {PD_PRECISION_F32, PD_PRECISION_INT8,
+                                                   PD_PRECISION_INT12, PD_PRECISION_BF16};
 
     (void)state;
     for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
-        for (int p = 0; p < 3; p++) {
+        for (int p = 0; p < 4; p++) {
             struct job job = {.layout = PD_WEIGHT_ROWS,
                               .epilogue = PD_EPILOGUE_NONE,
                               .cols = 256,

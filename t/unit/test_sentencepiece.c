@@ -213,6 +213,7 @@ static void test_what_is_not_supported_is_named(void **state)
     assert_refused((struct change){.unescaped = 1}, NULL, PD_UNSUPPORTED, "not escaped");
     assert_refused((struct change){.unused = 1}, NULL, PD_UNSUPPORTED, "piece 266 is an unused");
     assert_refused((struct change){.twice = "ab"}, NULL, PD_INVALID, "tokenizer.model: tokens");
+    assert_refused((struct change){.twice = "<0x41>"}, NULL, PD_INVALID, "two pieces are equal");
     assert_refused((struct change){.twice = "a\xFF"}, NULL, PD_INVALID, "token 266 is not UTF-8");
     assert_refused((struct change){.bos = 300}, NULL, PD_INVALID, "begin or end token");
     assert_refused(none, "{\"add_eos_token\":true}", PD_UNSUPPORTED, "add_eos_token");

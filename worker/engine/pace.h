@@ -12,10 +12,11 @@
  * as long while nobody comes, and who comes has it left. What was computed of it is lost; so for PD_PACE_ALERT times
  * as long the chunks are short, and no more than a tenth can be lost however many come.
  *
- * But prompts always get some rows, so that they go on, and are not cut so small that it costs. What
+ * But for a quiet step, prompts always get some rows, so that they go on, and are not cut so small that it costs. What
  * a row costs is measured as steps end; it changes with the contexts behind it, and the pace
  * follows. Where prompts never leave a step to answers alone, a quiet one is not measured, and it changes too, with
- * their number and contexts: so at first, and after PD_PACE_TRUST steps that were shared, one is kept free of prompts.
+ * their number and contexts: so at first, and after PD_PACE_TRUST steps that were shared, one is kept free of prompts
+ * (or two, where the next is planned before that has ended).
  * The numbers of an answer do not depend on the rows beside it, so time may decide here and nobody can tell.
  *
  * Some rows take so long (PD_PACE_LONG_MS) that whoever comes meanwhile should find as few of them in

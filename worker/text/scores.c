@@ -17,7 +17,7 @@
 #include "worker/text/vocabulary.h"
 
 /* All halves of a token are looked up, which takes the square of its length. */
-enum { SPLIT_BYTES_MAX = 1024 };
+enum { SPLIT_BYTES_MAX = 1024, SPELLED_BYTES_MAX = 256 << 20 };
 
 struct pair {
     float score;
@@ -110,6 +110,11 @@ static int spell(struct pd_tokenizer_spec *spec, const struct pairs *pairs, stru
     for (size_t i = 0; i < pairs->count; i++)
         bytes += spec->tokens[pairs->list[i].left].length + 1 +
                  spec->tokens[pairs->list[i].right].length;
+    if (bytes > SPELLED_BYTES_MAX)
+        return pd_fail(error, PD_UNSUPPORTED,
+                       "merges of %zu bytes in all, at most %d are supported where they come from "
+                       "scores",
+                       bytes, SPELLED_BYTES_MAX);
     merges = malloc((pairs->count + 1) * sizeof(*merges) + bytes);
     if (!merges)
         return pd_fail(error, PD_NO_MEMORY, "no memory for %zu merges", pairs->count);

@@ -148,9 +148,9 @@ static int read_piece(struct model *model, struct pd_string message)
     }
     if (model->count == PD_VOCABULARY_MAX)
         return fail(model, PD_INVALID, "more pieces than a vocabulary may have");
-    if (!text.bytes || !pd_sentencepiece_kind(type, &kind))
+    if (text.length == 0 || !pd_sentencepiece_kind(type, &kind))
         return pd_fail(model->error, PD_INVALID,
-                       "tokenizer.model: piece %zu has no text, or no known type", model->count);
+                       "tokenizer.model: piece %zu is empty, or of no known type", model->count);
     if (kind == PD_TOKEN_UNUSED)
         return pd_fail(model->error, PD_UNSUPPORTED,
                        "tokenizer.model: piece %zu is an unused one, which is not supported",
@@ -276,18 +276,30 @@ static json_t *text_of(struct pd_string text)
     return json_stringn(text.bytes, text.length);
 }
 
+/* What was filled with `count` of something, or NULL: then something is missing. */
+static json_t *filled(json_t *value, size_t count)
+{
+    if ((json_is_object(value) ? json_object_size(value) : json_array_size(value)) == count)
+        return value;
+    json_decref(value);
+    return NULL;
+}
+
 static json_t *added_tokens(const struct model *model)
 {
     json_t *list = json_array();
+    size_t count = 0;
 
     for (size_t i = 0; i < model->count; i++) {
-        if (model->kinds[i] != PD_TOKEN_NORMAL)
-            json_array_append_new(list,
-                                  json_pack("{s:I, s:o, s:b, s:b}", "id", (json_int_t)i, "content",
-                                            text_of(model->pieces[i]), "special",
-                                            model->kinds[i] == PD_TOKEN_SPECIAL, "normalized", 0));
+        if (model->kinds[i] == PD_TOKEN_NORMAL)
+            continue;
+        count++;
+        json_array_append_new(list,
+                              json_pack("{s:I, s:o, s:b, s:b}", "id", (json_int_t)i, "content",
+                                        text_of(model->pieces[i]), "special",
+                                        model->kinds[i] == PD_TOKEN_SPECIAL, "normalized", 0));
     }
-    return list;
+    return filled(list, count);
 }
 
 static json_t *vocabulary(const struct model *model)
@@ -297,7 +309,7 @@ static json_t *vocabulary(const struct model *model)
     for (size_t i = 0; i < model->count; i++)
         json_object_setn_new(object, model->pieces[i].bytes, model->pieces[i].length,
                              json_integer((json_int_t)i));
-    return object;
+    return filled(object, model->count);
 }
 
 static json_t *merges(const struct pd_tokenizer_spec *spec)
@@ -306,7 +318,7 @@ static json_t *merges(const struct pd_tokenizer_spec *spec)
 
     for (size_t i = 0; i < spec->merge_count; i++)
         json_array_append_new(list, text_of(spec->merges[i]));
-    return list;
+    return filled(list, spec->merge_count);
 }
 
 /* The mark before text: by a normalizer ("legacy"), or by a pre_tokenizer. */
@@ -385,7 +397,7 @@ static void name_token(json_t *config, const char *key, const struct model *mode
 
 static int parse_config(const char *text, size_t length, json_t **config, struct pd_error *error)
 {
-    json_error_t fault;
+    json_error_t fault = {0};
 
     *config = text ? json_loadb(text, length, 0, &fault) : json_object();
     if (!*config)
@@ -412,7 +424,7 @@ static int make(const struct model *model, const struct pd_tokenizer_spec *spec,
         status = pd_tokenizer_from_json(json, strlen(json), settings, strlen(settings), tokenizer,
                                         model->error);
     else
-        status = fail(model, PD_INVALID, "a piece is not UTF-8, or there is no memory for all");
+        status = fail(model, PD_INVALID, "two pieces are equal, or there is no memory for all");
     free(settings);
     free(json);
     json_decref(root);
