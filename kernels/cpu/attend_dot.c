@@ -20,7 +20,10 @@ INLINE lanes dot(lanes sum, __m512i a, __m512i b)
 /* One pair, for all lanes. */
 INLINE __m512i load_pair(const uint16_t *from)
 {
-    return _mm512_set1_epi32(*(const int32_t *)from);
+    int32_t pair;
+
+    memcpy(&pair, from, sizeof(pair));
+    return _mm512_set1_epi32(pair);
 }
 
 /* ---- scores ---------------------------------------------------------------------------------- */
