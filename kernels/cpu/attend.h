@@ -118,16 +118,7 @@ INLINE void load_split(enum pd_dtype type, struct attend *a, int count)
 
 static void load_keys_and_values(struct attend *a, int count)
 {
-    switch (a->query->pool->type) {
-    case PD_F16:
-        load_split(PD_F16, a, count);
-        break;
-    case PD_BF16:
-        load_split(PD_BF16, a, count);
-        break;
-    default:
-        load_split(PD_F32, a, count);
-    }
+    EACH_TYPE(load_split, a, count)
 }
 
 static void score(const struct attend *a, int count)

@@ -210,19 +210,6 @@ INLINE void load_some_values(enum pd_dtype type, struct attend *a, int k, int to
         load_value_run(type, a, k, to, false, count);
 }
 
-/* What a function that has the pool's type for a constant does. */
-#define EACH_TYPE(function, a, ...)                                                                \
-    switch ((a)->query->pool->type) {                                                              \
-    case PD_F16:                                                                                   \
-        function(PD_F16, a, __VA_ARGS__);                                                          \
-        break;                                                                                     \
-    case PD_BF16:                                                                                  \
-        function(PD_BF16, a, __VA_ARGS__);                                                         \
-        break;                                                                                     \
-    default:                                                                                       \
-        function(PD_F32, a, __VA_ARGS__);                                                          \
-    }
-
 static void load_keys(struct attend *a, int k, int to)
 {
     EACH_TYPE(load_key_run, a, k, to)

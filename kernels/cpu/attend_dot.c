@@ -26,6 +26,29 @@ INLINE __m512i load_pair(const uint16_t *from)
     return _mm512_set1_epi32(pair);
 }
 
+/* Sixteen sums of sixteen lanes each. */
+INLINE void clear_sums(lanes sums[TILE_ROWS])
+{
+#pragma GCC unroll 16
+    for (int i = 0; i < TILE_ROWS; i++)
+        sums[i] = lanes_set(0);
+}
+
+/* To each is added a pair of its own row, `stride` numbers behind the one before, times `other`. */
+INLINE void add_rows(lanes sums[TILE_ROWS], const uint16_t *row, ptrdiff_t stride, __m512i other)
+{
+#pragma GCC unroll 16
+    for (int i = 0; i < TILE_ROWS; i++)
+        sums[i] = dot(sums[i], load_pair(row + i * stride), other);
+}
+
+INLINE void store_sums(lanes sums[TILE_ROWS], float *out)
+{
+#pragma GCC unroll 16
+    for (int i = 0; i < TILE_ROWS; i++)
+        lanes_store(out + i * LANES, sums[i]);
+}
+
 /* ---- scores ---------------------------------------------------------------------------------- */
 
 /* Of sixteen keys with sixteen rows. A number of runs that is a constant spares sixteen addresses. */
@@ -34,19 +57,10 @@ INLINE void score_runs(int runs, const uint16_t *queries, const uint16_t *keys, 
     const int pairs = runs * PAIRS, stride = 2 * pairs;
     lanes sums[TILE_ROWS];
 
-#pragma GCC unroll 16
-    for (int i = 0; i < TILE_ROWS; i++)
-        sums[i] = lanes_set(0);
-    for (int p = 0; p < pairs; p++) {
-        const __m512i query = _mm512_loadu_si512(queries + p * RUN);
-
-#pragma GCC unroll 16
-        for (int i = 0; i < TILE_ROWS; i++)
-            sums[i] = dot(sums[i], load_pair(keys + i * stride + 2 * p), query);
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < TILE_ROWS; i++)
-        lanes_store(scores + i * GROUP, sums[i]);
+    clear_sums(sums);
+    for (int p = 0; p < pairs; p++)
+        add_rows(sums, keys + 2 * p, stride, _mm512_loadu_si512(queries + p * RUN));
+    store_sums(sums, scores);
 }
 
 static void score_many(const struct attend *a, const uint16_t *queries, const uint16_t *keys,
@@ -162,24 +176,15 @@ static void sum_tile(const struct attend *a, int runs, int t)
 {
     lanes sums[GROUP];
 
-#pragma GCC unroll 16
-    for (int r = 0; r < GROUP; r++)
-        sums[r] = lanes_set(0);
+    clear_sums(sums);
     for (int k = 0; k < runs; k++) {
         const uint16_t *values = a->values + (k * 2 * a->runs + t) * TILE_NUMBERS;
         const uint16_t *weights = a->weights + k * RUN;
 
-        for (int p = 0; p < PAIRS; p++) {
-            const __m512i value = _mm512_loadu_si512(values + p * RUN);
-
-#pragma GCC unroll 16
-            for (int r = 0; r < GROUP; r++)
-                sums[r] = dot(sums[r], load_pair(weights + r * PD_CPU_SPLIT + 2 * p), value);
-        }
+        for (int p = 0; p < PAIRS; p++)
+            add_rows(sums, weights + 2 * p, PD_CPU_SPLIT, _mm512_loadu_si512(values + p * RUN));
     }
-#pragma GCC unroll 16
-    for (int r = 0; r < GROUP; r++)
-        lanes_store(a->sums + (t * GROUP + r) * LANES, sums[r]);
+    store_sums(sums, a->sums + t * GROUP * LANES);
 }
 
 static void sum_values(const struct attend *a, int runs)

@@ -128,4 +128,17 @@ INLINE void fetch(const struct located *at, int first, int end)
     }
 }
 
+/* What a function that has the pool's type for a constant does. */
+#define EACH_TYPE(function, a, ...)                                                                \
+    switch ((a)->query->pool->type) {                                                              \
+    case PD_F16:                                                                                   \
+        function(PD_F16, a, __VA_ARGS__);                                                          \
+        break;                                                                                     \
+    case PD_BF16:                                                                                  \
+        function(PD_BF16, a, __VA_ARGS__);                                                         \
+        break;                                                                                     \
+    default:                                                                                       \
+        function(PD_F32, a, __VA_ARGS__);                                                          \
+    }
+
 #endif

@@ -92,6 +92,14 @@ static void test_a_failed_step_fails_its_own(void **state)
 
 static struct pd_backend unlucky;
 static const struct pd_backend *lucky;
+
+/* From here on the lab's device does what `unlucky` says: as before, but for what a test changes. */
+static void take_backend(void)
+{
+    lucky = lab.model->device->backend;
+    unlucky = *lucky;
+    lab.model->device->backend = &unlucky;
+}
 static atomic_int bad_ends; /* steps that still are to end badly */
 
 static int wait_unluckily(struct pd_device *device, uint64_t number, int timeout_ms)
@@ -121,10 +129,8 @@ static void test_a_bad_end_keeps_no_descriptor(void **state)
 
     (void)state;
     lab_open(&lab, &options);
-    lucky = lab.model->device->backend;
-    unlucky = *lucky;
+    take_backend();
     unlucky.wait = wait_unluckily;
-    lab.model->device->backend = &unlucky;
     lab.on_output = end_badly;
     lab_start(&lab, NULL);
     for (uint64_t i = 0; i < 8; i += 2) {
@@ -159,10 +165,8 @@ static void test_a_failed_step_leaves_nothing_in_the_cache(void **state)
 
     (void)state;
     lab_open(&lab, &options);
-    lucky = lab.model->device->backend;
-    unlucky = *lucky;
+    take_backend();
     unlucky.wait = end_the_second_badly;
-    lab.model->device->backend = &unlucky;
     lab_submit(&lab, lab_request(&lab, 0, prompts[3], LONG));
     lab_start(&lab, NULL);
     assert_true(lab_wait(&lab, 0)->failed);
@@ -225,10 +229,8 @@ static void open_impatient(int patience_ms, bool for_ever)
 
     options.patience_ms = patience_ms;
     lab_open(&lab, &options);
-    lucky = lab.model->device->backend;
-    unlucky = *lucky;
+    take_backend();
     unlucky.wait = wait_in_vain;
-    lab.model->device->backend = &unlucky;
     idle_device.log = tmpfile();
     assert_non_null(idle_device.log);
     idle_device.before = dup(STDERR_FILENO);
@@ -298,10 +300,8 @@ static void test_time_lost_is_counted(void **state)
 
     (void)state;
     lab_open(&lab, &options);
-    lucky = lab.model->device->backend;
-    unlucky = *lucky;
+    take_backend();
     unlucky.delay_ns = lose_time;
-    lab.model->device->backend = &unlucky;
     lab_start(&lab, NULL);
     lab_submit(&lab, lab_request(&lab, 0, prompts[0], 1));
     lab_wait(&lab, 0);

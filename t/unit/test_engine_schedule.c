@@ -460,19 +460,26 @@ static void another_of_the_kind_comes(struct lab *at)
     submit(at, 1, 20, 70);
 }
 
-/* Two answers of 70 tokens do not fit together; that they will be so long was learnt from another. */
-static void test_admission_counts_what_answers_become(void **state)
+/* An answer of 70 tokens teaches how long they become; then another starts, and the one that comes meanwhile, which
+ * has `length` of them. Both would not fit if they became 70. */
+static void run_after_a_long_one(void (*comes)(struct lab *at), int length)
 {
     struct lab_options options = lab_defaults();
 
-    (void)state;
     options.model.kv_blocks = 20;
-    open_scene(&options, another_of_the_kind_comes);
+    open_scene(&options, comes);
     submit(&lab, 2, 20, 70);
     expect(2, 20, 70);
     submit(&lab, 0, 20, 70);
     expect(0, 20, 70);
-    expect(1, 20, 70);
+    expect(1, 20, length);
+}
+
+/* So the second waits. */
+static void test_admission_counts_what_answers_become(void **state)
+{
+    (void)state;
+    run_after_a_long_one(another_of_the_kind_comes, 70);
     assert_true(lab.answers[1].end_step > lab.answers[0].end_step + 60);
     assert_int_equal(lab_load(&lab).preemptions, 0);
     close_scene();
@@ -486,16 +493,8 @@ static void a_shorter_one_comes(struct lab *at)
 /* But no answer becomes longer than it may. */
 static void test_admission_knows_each_one_s_limit(void **state)
 {
-    struct lab_options options = lab_defaults();
-
     (void)state;
-    options.model.kv_blocks = 20;
-    open_scene(&options, a_shorter_one_comes);
-    submit(&lab, 2, 20, 70);
-    expect(2, 20, 70);
-    submit(&lab, 0, 20, 70);
-    expect(0, 20, 70);
-    expect(1, 20, 8);
+    run_after_a_long_one(a_shorter_one_comes, 8);
     assert_true(lab.answers[1].end_step + 50 < lab.answers[0].end_step);
     close_scene();
 }
