@@ -46,16 +46,18 @@ INLINE void multiply_lines(int form, int n, const struct unpacked *weights, stru
 
 enum { HALF = (TOGETHER + 1) / 2 };
 
-INLINE void multiply_first(int form, const struct unpacked *weights, struct place8 x, int tokens)
+/* The lines of `count` tokens. */
+INLINE void multiply_tokens(int form, const struct unpacked *weights, struct place8 x,
+                            const int *token, int count)
 {
-    int t = 0;
+    int i = 0;
 
-    for (; t + TOGETHER <= tokens; t += TOGETHER)
-        multiply_lines(form, TOGETHER, weights, x, (const int[4]){t, t + 1, t + 2, t + 3});
-    for (; t + HALF <= tokens; t += HALF)
-        multiply_lines(form, HALF, weights, x, (const int[4]){t, t + 1});
-    for (; t < tokens; t++)
-        multiply_lines(form, 1, weights, x, &t);
+    for (; i + TOGETHER <= count; i += TOGETHER)
+        multiply_lines(form, TOGETHER, weights, x, token + i);
+    for (; i + HALF <= count; i += HALF)
+        multiply_lines(form, HALF, weights, x, token + i);
+    for (; i < count; i++)
+        multiply_lines(form, 1, weights, x, token + i);
 }
 
 /* Tokens that have a second line. */
@@ -75,26 +77,15 @@ INLINE int find_again(const uint8_t *again, int tokens, int *token)
     return count;
 }
 
-INLINE void multiply_second(int form, const struct unpacked *weights, struct place8 x,
-                            const uint8_t *again, int tokens)
-{
-    int token[PD_CPU_CHUNK];
-    int count = find_again(again, tokens, token), i = 0;
-
-    for (; i + TOGETHER <= count; i += TOGETHER)
-        multiply_lines(form, TOGETHER, weights, x, token + i);
-    for (; i + HALF <= count; i += HALF)
-        multiply_lines(form, HALF, weights, x, token + i);
-    for (; i < count; i++)
-        multiply_lines(form, 1, weights, x, token + i);
-}
-
 INLINE void multiply8(int form, const uint8_t *panel, int first_block, int blocks,
                       const struct pd_cpu_rounded *x, int first, int tokens, float *acc)
 {
     const struct pd_cpu_bytes all = pd_cpu_bytes(x);
+    int every[PD_CPU_CHUNK], again[PD_CPU_CHUNK];
 
     memset(acc, 0, sizeof(*acc) * (size_t)tokens * PANEL);
+    for (int t = 0; t < tokens; t++)
+        every[t] = t;
     panel += (size_t)first_block * form_bytes(form);
     for (int b = first_block; b < first_block + blocks; b++, panel += form_bytes(form)) {
         size_t at = pd_cpu_rounded_at(x, b, first);
@@ -102,10 +93,10 @@ INLINE void multiply8(int form, const uint8_t *panel, int first_block, int block
 
         fetch_ahead(panel, form_bytes(form));
         weights = unpack_block(form, panel);
-        multiply_first(form, &weights, (struct place8){all.lines[0] + at, all.scales[0] + at, acc},
-                       tokens);
-        multiply_second(form, &weights, (struct place8){all.lines[1] + at, all.scales[1] + at, acc},
-                        all.again + at, tokens);
+        multiply_tokens(form, &weights, (struct place8){all.lines[0] + at, all.scales[0] + at, acc},
+                        every, tokens);
+        multiply_tokens(form, &weights, (struct place8){all.lines[1] + at, all.scales[1] + at, acc},
+                        again, find_again(all.again + at, tokens, again));
     }
 }
 
