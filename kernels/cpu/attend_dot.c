@@ -193,19 +193,19 @@ static void sum_values(const struct attend *a, int runs)
         sum_tile(a, runs, t);
 }
 
-/* Pair p of run k's values, run d of their dimensions, with four rows. */
-INLINE void add_pair(enum pd_dtype type, struct attend *a, int k, int p, int d, int count,
-                     lanes sums[2][FEW])
+/* Pair p of run k's values, run d of their dimensions, with four rows; all of the run's keys are there, or `left`. */
+INLINE void add_pair(enum pd_dtype type, const struct attend *a, int k, int p, int d, bool all,
+                     int left, lanes sums[2][FEW], __m512i *greatest)
 {
     const size_t at = a->at.tile + (size_t)d * RUN * (type == PD_F32 ? 4 : 2);
-    const int first = k * RUN + place_of_pair(p), second = first + PAIRS;
+    const int place = place_of_pair(p), first = k * RUN + place, second = first + PAIRS;
     const __mmask32 mask = mask_of(a, d);
-    __m512i greatest = a->greatest, one, two, low, high;
+    __m512i one, two, low, high;
 
-    one = load_and_fetch(type, a->at.key[first] + at, first < count ? mask : 0,
-                         a->at.ahead[first] + at, &greatest);
-    two = load_and_fetch(type, a->at.key[second] + at, second < count ? mask : 0,
-                         a->at.ahead[second] + at, &greatest);
+    one = load_and_fetch(type, a->at.key[first] + at, all || place < left ? mask : 0,
+                         a->at.ahead[first] + at, greatest);
+    two = load_and_fetch(type, a->at.key[second] + at, all || place + PAIRS < left ? mask : 0,
+                         a->at.ahead[second] + at, greatest);
     low = _mm512_unpacklo_epi16(one, two);
     high = _mm512_unpackhi_epi16(one, two);
 #pragma GCC unroll 4
@@ -215,26 +215,35 @@ INLINE void add_pair(enum pd_dtype type, struct attend *a, int k, int p, int d, 
         sums[0][r] = dot(sums[0][r], weight, low);
         sums[1][r] = dot(sums[1][r], weight, high);
     }
-    a->greatest = greatest;
 }
 
 INLINE void sum_few_alone(enum pd_dtype type, struct attend *a, int runs, int count)
 {
+    __m512i greatest = a->greatest; /* in a register, however many are looked at */
+
     for (int d = 0; d < a->runs; d++) {
         lanes sums[2][FEW];
 
         for (int r = 0; r < FEW; r++)
             sums[0][r] = sums[1][r] = lanes_set(0);
         for (int k = 0; k < runs; k++) {
+            const int left = count - k * RUN;
+
+            if (left >= RUN) {
 #pragma GCC unroll 4
-            for (int p = 0; p < PAIRS; p++)
-                add_pair(type, a, k, p, d, count, sums);
+                for (int p = 0; p < PAIRS; p++)
+                    add_pair(type, a, k, p, d, true, RUN, sums, &greatest);
+            } else {
+                for (int p = 0; p < PAIRS; p++)
+                    add_pair(type, a, k, p, d, false, left, sums, &greatest);
+            }
         }
         for (int r = 0; r < FEW; r++) {
             lanes_store(a->sums + (2 * d * FEW + r) * LANES, sums[0][r]);
             lanes_store(a->sums + ((2 * d + 1) * FEW + r) * LANES, sums[1][r]);
         }
     }
+    a->greatest = greatest;
 }
 
 static void sum_alone(struct attend *a, int runs, int count)
