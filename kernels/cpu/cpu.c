@@ -169,6 +169,12 @@ static int usable_cores(void)
     return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
+static void begin(const struct pd_host_run *run)
+{
+    pd_cpu_matmul_begin(run);
+    pd_cpu_attention_begin(run);
+}
+
 static int cpu_open(const struct pd_device_options *options, struct pd_device **device, char *error,
                     size_t size)
 {
@@ -196,7 +202,7 @@ static int cpu_open(const struct pd_device_options *options, struct pd_device **
     cpu->path = isa->path;
     cpu->arena = arena;
     cpu->host.operators = operators;
-    cpu->host.begin = pd_cpu_attention_begin;
+    cpu->host.begin = begin;
     cpu->host.apart = PD_CPU_CHUNK;
     status = pd_host_open(&cpu->host, &pd_backend_cpu, options,
                           options->threads > 0 ? options->threads : usable_cores(), error, size);
@@ -347,6 +353,7 @@ static void cpu_graph_release(struct pd_graph *graph)
     pd_host_free(plan->sums, plan->sums_floats * sizeof(float));
     pd_host_free(plan->rounded, plan->rounded_floats * sizeof(float));
     pd_host_free(plan->scratch, scratch_bytes(graph, plan));
+    pd_host_free(plan->taken, plan->taken_bytes);
     free(plan->next);
     free(plan);
     graph->plan = NULL;
@@ -355,6 +362,7 @@ static void cpu_graph_release(struct pd_graph *graph)
 static int cpu_graph_prepare(struct pd_graph *graph)
 {
     struct pd_cpu_plan *plan = calloc(1, sizeof(*plan));
+    int threads = ((const struct pd_cpu *)graph->object.device)->host.threads;
 
     if (plan == NULL)
         return pd_device_fail(graph->object.device, PD_KERNEL_NO_MEMORY, "out of memory");
@@ -370,8 +378,10 @@ static int cpu_graph_prepare(struct pd_graph *graph)
     plan->rounded = pd_host_allocate(plan->rounded_floats * sizeof(float));
     plan->scratch = pd_host_allocate(scratch_bytes(graph, plan));
     plan->next = calloc((size_t)graph->count + 1, sizeof(*plan->next));
+    plan->taken_bytes = ((size_t)graph->count + 1) * (size_t)threads * sizeof(*plan->taken);
+    plan->taken = pd_host_allocate(plan->taken_bytes);
     if (plan->packed != NULL && plan->sums != NULL && plan->rounded != NULL &&
-        plan->scratch != NULL && plan->next != NULL &&
+        plan->scratch != NULL && plan->next != NULL && plan->taken != NULL &&
         pd_cpu_attention_prepare(graph, plan) == PD_KERNEL_OK)
         return PD_KERNEL_OK;
     cpu_graph_release(graph);

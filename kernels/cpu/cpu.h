@@ -16,6 +16,11 @@ struct pd_cpu {
     struct pd_weight_arena *arena;
 };
 
+/* How many panels of a thread's run have been taken, of one operator. */
+struct pd_cpu_taken {
+    _Alignas(64) atomic_int panels;
+};
+
 /* What one graph needs beside its tensors, allocated when it has been recorded. */
 struct pd_cpu_plan {
     float *packed, *sums, *rounded; /* x of the running matmul, prepared by all for all */
@@ -23,7 +28,9 @@ struct pd_cpu_plan {
     float *scratch; /* [threads][scratch_floats] */
     size_t scratch_floats;
     struct pd_cpu_attention *attentions; /* one per shape of heads */
-    atomic_int *next; /* [operators]: first attention item that nobody has taken */
+    atomic_int *next;           /* [operators]: first attention item that nobody has taken */
+    struct pd_cpu_taken *taken; /* [operators][threads]: matmuls */
+    size_t taken_bytes;
 };
 
 static inline const struct pd_cpu *pd_cpu_of(const struct pd_host_run *run)
@@ -43,8 +50,19 @@ static inline float *pd_cpu_scratch(const struct pd_host_run *run, int thread)
     return plan->scratch + (size_t)thread * plan->scratch_floats;
 }
 
+static inline struct pd_cpu_taken *pd_cpu_taken(const struct pd_host_run *run,
+                                                const struct pd_op *op)
+{
+    return pd_cpu_plan_of(run)->taken + (op - run->graph->ops) * run->host->threads;
+}
+
 pd_host_operator pd_cpu_embed, pd_cpu_rmsnorm, pd_cpu_matmul, pd_cpu_rope_angles, pd_cpu_rope_store,
     pd_cpu_attention, pd_cpu_gather, pd_cpu_sample, pd_cpu_read;
+
+/* ---- matmul.c -------------------------------------------------------------------------------- */
+
+/* No panel has been taken; before the first operator. */
+void pd_cpu_matmul_begin(const struct pd_host_run *run);
 
 /* ---- attention.c ----------------------------------------------------------------------------- */
 

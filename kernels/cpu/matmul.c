@@ -5,7 +5,9 @@
  *     narrow      rounded                            rounded
  *                 each thread for itself             shared out, then a barrier
  *
- * Of rows that go through operators apart, x is a thread's own, and all panels are. */
+ * Of rows that go through operators apart, x is a thread's own, and all panels are. Of others each thread has a run
+ * of panels, so that it reads memory as one stream, and takes them a few at a time: who is done helps a neighbour,
+ * since cores and memory are not as fast for all at any moment, and the next operator waits for the last. */
 #include "kernels/cpu/cpu.h"
 
 static int blocks_of(int cols)
@@ -71,6 +73,53 @@ static bool prepare_rounded(const struct pd_host_run *run, const float *x, int t
     return !alone;
 }
 
+/* Panels that are taken at a time of a run of so many: one where they are few, and little is left at the end. */
+static int panels_at_once(int panels)
+{
+    return panels / 64 + 1;
+}
+
+/* Takes the panels of thread `whose` until there are none. */
+static void multiply_run(const struct pd_host_run *run, const struct pd_cpu_product *product,
+                         struct pd_cpu_taken *taken, int whose, float *scratch)
+{
+    int first, end, some, at;
+
+    pd_host_share(product->weight->panels, 1, whose, run->host->threads, &first, &end);
+    some = panels_at_once(end - first);
+    while (atomic_load_explicit(&taken->panels, memory_order_relaxed) < end - first) {
+        at = first + atomic_fetch_add_explicit(&taken->panels, some, memory_order_relaxed);
+        if (at < end)
+            pd_cpu_of(run)->path->multiply(product, at, at + some < end ? at + some : end, scratch);
+    }
+}
+
+static void multiply_shared(const struct pd_host_run *run, const struct pd_op *op, int thread,
+                            const struct pd_cpu_product *product, float *scratch)
+{
+    enum { HELPED = 4 }; /* runs: to look at many takes longer than it helps */
+    int threads = run->host->threads, runs = threads < HELPED ? threads : HELPED;
+    struct pd_cpu_taken *taken = pd_cpu_taken(run, op);
+
+    for (int i = 0; i < runs; i++) {
+        int whose = (thread + i) % threads;
+
+        multiply_run(run, product, taken + whose, whose, scratch);
+    }
+}
+
+void pd_cpu_matmul_begin(const struct pd_host_run *run)
+{
+    for (int i = 0; i < run->graph->count; i++) {
+        const struct pd_op *op = &run->graph->ops[i];
+
+        if (op->kind != PD_OP_MATMUL)
+            continue;
+        for (int t = 0; t < run->host->threads; t++)
+            atomic_store_explicit(&pd_cpu_taken(run, op)[t].panels, 0, memory_order_relaxed);
+    }
+}
+
 void pd_cpu_matmul(const struct pd_host_run *run, const struct pd_op *op, int thread)
 {
     const struct pd_cpu *cpu = pd_cpu_of(run);
@@ -87,7 +136,6 @@ void pd_cpu_matmul(const struct pd_host_run *run, const struct pd_op *op, int th
     };
     const float *x = pd_host_floats(op->in);
     bool shared = false;
-    int first = 0, end = product.weight->panels;
 
     if (run->apart) {
         x += (size_t)run->first * (size_t)op->in.cols;
@@ -102,7 +150,8 @@ void pd_cpu_matmul(const struct pd_host_run *run, const struct pd_op *op, int th
         shared |= prepare_floats(run, x, thread, &product, &scratch);
     if (shared)
         pd_team_barrier(run->host->team);
-    if (!run->apart)
-        pd_host_share(product.weight->panels, 1, thread, run->host->threads, &first, &end);
-    cpu->path->multiply(&product, first, end, scratch);
+    if (run->apart)
+        cpu->path->multiply(&product, 0, product.weight->panels, scratch);
+    else
+        multiply_shared(run, op, thread, &product, scratch);
 }
