@@ -193,18 +193,19 @@ static void sum_values(const struct attend *a, int runs)
         sum_tile(a, runs, t);
 }
 
-/* Pair p of run k's values, run d of their dimensions, with four rows; all of the run's keys are there, or `left`. */
-INLINE void add_pair(enum pd_dtype type, const struct attend *a, int k, int p, int d, bool all,
-                     int left, lanes sums[2][FEW], __m512i *greatest)
+/* Pair p of run k's values, run d of their dimensions, with four rows. `left` of the run's keys are there: of a whole
+ * run a constant says so, and no mask is computed. */
+INLINE void add_pair(enum pd_dtype type, const struct attend *a, int k, int p, int d, int left,
+                     lanes sums[2][FEW], __m512i *greatest)
 {
     const size_t at = a->at.tile + (size_t)d * RUN * (type == PD_F32 ? 4 : 2);
     const int place = place_of_pair(p), first = k * RUN + place, second = first + PAIRS;
     const __mmask32 mask = mask_of(a, d);
     __m512i one, two, low, high;
 
-    one = load_and_fetch(type, a->at.key[first] + at, all || place < left ? mask : 0,
+    one = load_and_fetch(type, a->at.key[first] + at, place < left ? mask : 0,
                          a->at.ahead[first] + at, greatest);
-    two = load_and_fetch(type, a->at.key[second] + at, all || place + PAIRS < left ? mask : 0,
+    two = load_and_fetch(type, a->at.key[second] + at, place + PAIRS < left ? mask : 0,
                          a->at.ahead[second] + at, greatest);
     low = _mm512_unpacklo_epi16(one, two);
     high = _mm512_unpackhi_epi16(one, two);
@@ -232,10 +233,10 @@ INLINE void sum_few_alone(enum pd_dtype type, struct attend *a, int runs, int co
             if (left >= RUN) {
 #pragma GCC unroll 4
                 for (int p = 0; p < PAIRS; p++)
-                    add_pair(type, a, k, p, d, true, RUN, sums, &greatest);
+                    add_pair(type, a, k, p, d, RUN, sums, &greatest);
             } else {
                 for (int p = 0; p < PAIRS; p++)
-                    add_pair(type, a, k, p, d, false, left, sums, &greatest);
+                    add_pair(type, a, k, p, d, left, sums, &greatest);
             }
         }
         for (int r = 0; r < FEW; r++) {
