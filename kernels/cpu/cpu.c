@@ -344,6 +344,13 @@ static size_t scratch_bytes(const struct pd_graph *graph, const struct pd_cpu_pl
     return (size_t)cpu->host.threads * plan->scratch_floats * sizeof(float);
 }
 
+static size_t taken_bytes(const struct pd_graph *graph)
+{
+    const struct pd_cpu *cpu = (const struct pd_cpu *)graph->object.device;
+
+    return ((size_t)graph->count + 1) * (size_t)cpu->host.threads * sizeof(struct pd_cpu_taken);
+}
+
 static void cpu_graph_release(struct pd_graph *graph)
 {
     struct pd_cpu_plan *plan = graph->plan;
@@ -353,7 +360,7 @@ static void cpu_graph_release(struct pd_graph *graph)
     pd_host_free(plan->sums, plan->sums_floats * sizeof(float));
     pd_host_free(plan->rounded, plan->rounded_floats * sizeof(float));
     pd_host_free(plan->scratch, scratch_bytes(graph, plan));
-    pd_host_free(plan->taken, plan->taken_bytes);
+    pd_host_free(plan->taken, taken_bytes(graph));
     free(plan->next);
     free(plan);
     graph->plan = NULL;
@@ -362,7 +369,6 @@ static void cpu_graph_release(struct pd_graph *graph)
 static int cpu_graph_prepare(struct pd_graph *graph)
 {
     struct pd_cpu_plan *plan = calloc(1, sizeof(*plan));
-    int threads = ((const struct pd_cpu *)graph->object.device)->host.threads;
 
     if (plan == NULL)
         return pd_device_fail(graph->object.device, PD_KERNEL_NO_MEMORY, "out of memory");
@@ -378,8 +384,7 @@ static int cpu_graph_prepare(struct pd_graph *graph)
     plan->rounded = pd_host_allocate(plan->rounded_floats * sizeof(float));
     plan->scratch = pd_host_allocate(scratch_bytes(graph, plan));
     plan->next = calloc((size_t)graph->count + 1, sizeof(*plan->next));
-    plan->taken_bytes = ((size_t)graph->count + 1) * (size_t)threads * sizeof(*plan->taken);
-    plan->taken = pd_host_allocate(plan->taken_bytes);
+    plan->taken = pd_host_allocate(taken_bytes(graph));
     if (plan->packed != NULL && plan->sums != NULL && plan->rounded != NULL &&
         plan->scratch != NULL && plan->next != NULL && plan->taken != NULL &&
         pd_cpu_attention_prepare(graph, plan) == PD_KERNEL_OK)

@@ -30,7 +30,6 @@ struct pd_cpu_plan {
     struct pd_cpu_attention *attentions; /* one per shape of heads */
     atomic_int *next;           /* [operators]: first attention item that nobody has taken */
     struct pd_cpu_taken *taken; /* [operators][threads]: matmuls */
-    size_t taken_bytes;
 };
 
 static inline const struct pd_cpu *pd_cpu_of(const struct pd_host_run *run)

@@ -100,6 +100,7 @@ static void take_backend(void)
     unlucky = *lucky;
     lab.model->device->backend = &unlucky;
 }
+
 static atomic_int bad_ends; /* steps that still are to end badly */
 
 static int wait_unluckily(struct pd_device *device, uint64_t number, int timeout_ms)
