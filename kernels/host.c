@@ -207,6 +207,8 @@ static void run_operators(void *context, int thread)
             host->operators[op->kind](run, op, thread);
             end = i + 1;
         }
+        if (host->ahead != NULL && end < run->graph->count)
+            host->ahead(run, &run->graph->ops[end], thread);
         if (op->kind != PD_OP_ALLREDUCE && op->kind != PD_OP_ALLGATHER &&
             is_left(run, thread, end - 1))
             break;

@@ -45,6 +45,9 @@ struct pd_host {
     pd_host_operator *const *operators; /* [PD_OP_COUNT] */
     /* Runs on one thread before a step's first operator; may be NULL. */
     void (*begin)(const struct pd_host_run *run);
+    /* Asks memory for what a thread reads first of an operator, when it has done its part of the one in front and waits
+     * for the others; may be NULL. */
+    pd_host_operator *ahead;
     /* So many rows at most go through operators apart at a time, a multiple of PD_HOST_ROWS; fewer than half of
      * them to a thread do not. 0: none do, and operators see no such runs. */
     int apart;

@@ -175,6 +175,12 @@ static void begin(const struct pd_host_run *run)
     pd_cpu_attention_begin(run);
 }
 
+static void ahead(const struct pd_host_run *run, const struct pd_op *op, int thread)
+{
+    if (op->kind == PD_OP_MATMUL)
+        pd_cpu_matmul_ahead(run, op, thread);
+}
+
 static int cpu_open(const struct pd_device_options *options, struct pd_device **device, char *error,
                     size_t size)
 {
@@ -203,6 +209,7 @@ static int cpu_open(const struct pd_device_options *options, struct pd_device **
     cpu->arena = arena;
     cpu->host.operators = operators;
     cpu->host.begin = begin;
+    cpu->host.ahead = ahead;
     cpu->host.apart = PD_CPU_CHUNK;
     status = pd_host_open(&cpu->host, &pd_backend_cpu, options,
                           options->threads > 0 ? options->threads : usable_cores(), error, size);

@@ -63,6 +63,9 @@ pd_host_operator pd_cpu_embed, pd_cpu_rmsnorm, pd_cpu_matmul, pd_cpu_rope_angles
 /* No panel has been taken; before the first operator. */
 void pd_cpu_matmul_begin(const struct pd_host_run *run);
 
+/* Asks memory for the first kilobytes of the thread's run of panels: `op` comes next, or soon. */
+void pd_cpu_matmul_ahead(const struct pd_host_run *run, const struct pd_op *op, int thread);
+
 /* ---- attention.c ----------------------------------------------------------------------------- */
 
 /* Makes room for the graph's attention operators. */

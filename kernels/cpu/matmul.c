@@ -120,6 +120,30 @@ void pd_cpu_matmul_begin(const struct pd_host_run *run)
     }
 }
 
+/* Of a run of panels, in bytes: more comes while those are multiplied. */
+static const size_t ASKED_FOR = 8192;
+
+/* A product of few tokens waits for memory from its first byte to its last, and between two products memory has
+ * nothing to do: what comes meanwhile need not be waited for. */
+void pd_cpu_matmul_ahead(const struct pd_host_run *run, const struct pd_op *op, int thread)
+{
+    const struct pd_cpu_weight *weight = (const struct pd_cpu_weight *)op->weight;
+    const struct pd_cpu_segment *segment = weight->segments;
+    const uint8_t *from;
+    size_t bytes;
+    int first, end;
+
+    pd_host_share(weight->panels, 1, thread, run->host->threads, &first, &end);
+    if (first == end)
+        return;
+    while (first >= segment->first_panel + segment->panels)
+        segment++;
+    from = segment->data + (size_t)(first - segment->first_panel) * segment->panel_bytes;
+    bytes = (size_t)(end - first) * segment->panel_bytes;
+    for (size_t i = 0; i < bytes && i < ASKED_FOR; i += 64)
+        __builtin_prefetch(from + i, 0, 2);
+}
+
 void pd_cpu_matmul(const struct pd_host_run *run, const struct pd_op *op, int thread)
 {
     const struct pd_cpu *cpu = pd_cpu_of(run);
