@@ -7,6 +7,7 @@
  * reads them the other way around: it sees that the barrier is broken, or that the phase changes. */
 #include <limits.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <stddef.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -14,8 +15,9 @@
 #include "kernels/barrier.h"
 
 /* Some tens of microseconds: longer than the gap between operators, shorter than a scheduler's
- * slice. */
-enum { SPINS = 1000 };
+ * slice. Then, for as long again as a step's tokens need to be carried on by others, whoever else wants the core has
+ * it first: a core that sleeps for want of work takes longer to wake than that, on virtual machines above all. */
+enum { SPINS = 1000, YIELDS = 2000 };
 
 void pd_barrier_init(struct pd_barrier *barrier, unsigned threads)
 {
@@ -64,6 +66,11 @@ bool pd_barrier_wait(struct pd_barrier *barrier)
         if (atomic_load_explicit(&barrier->phase, memory_order_acquire) != phase)
             return !is_broken(barrier);
         relax();
+    }
+    for (int i = 0; i < YIELDS; i++) {
+        if (atomic_load_explicit(&barrier->phase, memory_order_acquire) != phase)
+            return !is_broken(barrier);
+        sched_yield();
     }
     sleep_while(barrier, phase);
     return !is_broken(barrier);
