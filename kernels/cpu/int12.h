@@ -6,6 +6,15 @@
 #include "kernels/cpu/integer.h"
 #include "kernels/cpu/round12.h"
 
+/* Tokens at once: as many sums as hide an addition's latency, if there are registers for them. */
+#if defined(__AVX512F__)
+enum { TOGETHER = 4 };
+#elif defined(__AVX2__)
+enum { TOGETHER = 2 };
+#else
+enum { TOGETHER = 1 };
+#endif
+
 /* Where a tile of tokens finds its block of x. */
 struct place {
     const struct pd_cpu_line *lines;

@@ -19,15 +19,6 @@
 
 enum { WORDS = BLOCK / 4 };
 
-/* Tokens at once: as many sums as hide an addition's latency, if there are registers for them. */
-#if defined(__AVX512F__)
-enum { TOGETHER = 4 };
-#elif defined(__AVX2__)
-enum { TOGETHER = 2 };
-#else
-enum { TOGETHER = 1 };
-#endif
-
 /* What a block holds for its two tiles. */
 struct unpacked {
     words w[2][WORDS];
@@ -62,14 +53,12 @@ INLINE words dot(int form, words sum, words w, words x)
     return form_nibbles(form) ? words_dot_small(sum, w, x) : words_dot(sum, w, x);
 }
 
-/* Words from .. from + count - 1 of n tokens, added to sum. */
+/* Words from .. from + count - 1 of n lines, added to sum. */
 INLINE void add_words(int form, int n, const struct unpacked *weights,
-                      const int32_t *const words_of_x[TOGETHER], int from, int count,
-                      words sum[TOGETHER][2])
+                      const int32_t *const *words_of_x, int from, int count, words (*sum)[2])
 {
 #pragma GCC unroll 8
     for (int i = from; i < from + count; i++) {
-#pragma GCC unroll 4
         for (int t = 0; t < n; t++) {
             words four = words_set(words_of_x[t][i]);
 
