@@ -15,8 +15,9 @@
 #include "kernels/barrier.h"
 
 /* Some tens of microseconds: longer than the gap between operators, shorter than a scheduler's
- * slice. Then, for as long again as a step's tokens need to be carried on by others, whoever else wants the core has
- * it first: a core that sleeps for want of work takes longer to wake than that, on virtual machines above all. */
+ * slice. Then some hundreds, as long as a step's tokens need to be carried on before the next step begins; whoever
+ * wants the core meanwhile has it. A core that falls asleep instead takes 50 of them to wake on a virtual machine,
+ * and then waits for the other one, which has fallen asleep as well. */
 enum { SPINS = 1000, YIELDS = 2000 };
 
 void pd_barrier_init(struct pd_barrier *barrier, unsigned threads)

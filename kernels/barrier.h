@@ -1,8 +1,8 @@
 /* A barrier that its threads meet at again and again.
  *
  * A thread that waits first spins for a bounded time (operators of a small model are a few
- * microseconds apart), then sleeps in the kernel, so that a busy machine is not fought over by
- * threads that only wait. */
+ * microseconds apart), then lets others have its core between two looks, for as long as two steps may be
+ * apart, then sleeps in the kernel: a busy machine is not fought over by threads that only wait. */
 #ifndef PD_BARRIER_H
 #define PD_BARRIER_H
 
