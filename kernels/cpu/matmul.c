@@ -128,7 +128,7 @@ static const size_t ASKED_FOR = 8192;
 void pd_cpu_matmul_ahead(const struct pd_host_run *run, const struct pd_op *op, int thread)
 {
     const struct pd_cpu_weight *weight = (const struct pd_cpu_weight *)op->weight;
-    const struct pd_cpu_segment *segment = weight->segments;
+    const struct pd_cpu_segment *segment;
     const uint8_t *from;
     size_t bytes;
     int first, end;
@@ -136,8 +136,7 @@ void pd_cpu_matmul_ahead(const struct pd_host_run *run, const struct pd_op *op, 
     pd_host_share(weight->panels, 1, thread, run->host->threads, &first, &end);
     if (first == end)
         return;
-    while (first >= segment->first_panel + segment->panels)
-        segment++;
+    segment = pd_cpu_segment_of(weight->segments, first);
     from = segment->data + (size_t)(first - segment->first_panel) * segment->panel_bytes;
     bytes = (size_t)(end - first) * segment->panel_bytes;
     for (size_t i = 0; i < bytes && i < ASKED_FOR; i += 64)

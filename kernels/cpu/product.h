@@ -240,8 +240,7 @@ INLINE const struct pd_cpu_segment *find_panel(const struct pd_cpu_product *prod
                                                const struct pd_cpu_segment *segment, int p,
                                                int *row, const uint8_t **panel)
 {
-    while (p >= segment->first_panel + segment->panels)
-        segment++;
+    segment = pd_cpu_segment_of(segment, p);
     p -= segment->first_panel;
     *row = p * (product->epilogue == PD_EPILOGUE_SWIGLU ? LANES : PANEL);
     *panel = segment->data + (size_t)p * segment->panel_bytes;

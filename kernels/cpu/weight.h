@@ -100,6 +100,15 @@ struct pd_cpu_weight {
     struct pd_cpu_segment segments[];
 };
 
+/* The segment of panel p, searched from `segment` on. */
+static inline const struct pd_cpu_segment *pd_cpu_segment_of(const struct pd_cpu_segment *segment,
+                                                             int p)
+{
+    while (p >= segment->first_panel + segment->panels)
+        segment++;
+    return segment;
+}
+
 /* Changes with the picture above. */
 static inline const char *pd_cpu_packing(enum pd_precision precision)
 {
